@@ -1,0 +1,71 @@
+"""Choices as data: frozen dataclasses that turn into JSON and back.
+
+A choice with several variants (a sparsifier, a prefix distribution, a start) is a union of frozen
+dataclasses. `@variant` registers one, so that its JSON form can name it: `{"kind": "TopK", "k": 5}`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+_T = TypeVar("_T", bound=type)
+_D = TypeVar("_D")
+_VARIANTS: dict[str, type] = {}
+
+
+def variant(cls: _T) -> _T:
+    """The class itself, known by its name to `from_json`."""
+    assert cls.__name__ not in _VARIANTS, f"two variants are called {cls.__name__}"
+    _VARIANTS[cls.__name__] = cls
+    return cls
+
+
+def to_json(value: Any) -> Any:
+    """Plain lists, dicts, strings and numbers; a dataclass carries its name as `kind`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form here: {value!r}")
+
+
+def from_json(data: Any) -> Any:
+    """The value that `to_json` was given, up to lists for tuples outside of dataclasses."""
+    if isinstance(data, list):
+        return [from_json(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    fields = {key: from_json(item) for key, item in data.items() if key != "kind"}
+    if "kind" not in data:
+        return fields
+    kind = data["kind"]
+    if kind not in _VARIANTS:
+        raise ValueError(f"unknown kind {kind!r}: this release knows {', '.join(sorted(_VARIANTS))}.")
+    cls = _VARIANTS[kind]
+    known = {f.name for f in dataclasses.fields(cls)}
+    if unknown := sorted(set(fields) - known):
+        raise ValueError(f"{kind} has no field {', '.join(unknown)}: it has {', '.join(sorted(known))}.")
+    return cls(**{key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()})
+
+
+def altered(value: _D, changes: Mapping[str, Any]) -> _D:
+    """A copy with some fields changed, each named by its path: `{"lr.peak": 0.01, "sae.revival": None}`."""
+    for path, new in changes.items():
+        value = _with(value, path.split("."), new, path)
+    return value
+
+
+def _with(value: Any, names: list[str], new: Any, path: str) -> Any:
+    if not names:
+        return new
+    is_choice = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    fields = [f.name for f in dataclasses.fields(value)] if is_choice else []
+    if not is_choice or names[0] not in fields:
+        there = f"there are {', '.join(fields)}" if fields else f"{value!r} has no fields"
+        raise ValueError(f"no field {names[0]!r} on the path {path!r}: {there}.")
+    return dataclasses.replace(value, **{names[0]: _with(getattr(value, names[0]), names[1:], new, path)})

@@ -1,0 +1,83 @@
+"""SAEs trained in parallel processes and kept on disk, so that an experiment can be taken up again."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import joblib
+import torch
+
+from osae.config import to_json
+from osae.data.source import SourceSpec, opened
+from osae.model import SAE
+from osae.recipes import Recipe
+from osae.train.loop import train
+from osae.train.member import Member
+from osae.train.run import provenance
+
+
+@dataclass(frozen=True)
+class Job:
+    """One SAE to train."""
+
+    recipe: Recipe
+    seed: int
+    world: SourceSpec
+
+    def folder(self, root: Path) -> Path:
+        return root / f"{self.recipe.name}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished SAE, the one it started as, and the seconds between them."""
+
+    job: Job
+    sae: SAE
+    seconds: float
+
+
+def all_trained(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Trained]:
+    """Each job's SAE as it gets done, in any order; one that lies in `root` already is not trained again."""
+    tasks = (joblib.delayed(_train_and_keep)(job, root) for job in jobs if _found(job, root) is None)
+    for job in jobs:
+        if (found := _found(job, root)) is not None:
+            yield found
+    pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
+    for job in pool(tasks):
+        assert isinstance(job, Job)
+        yield _read(job, root)
+
+
+def _train_and_keep(job: Job, root: Path) -> Job:
+    torch.set_num_threads(1)  # one training per core: threads inside a step would only wait for each other
+    source = _opened(job.world)
+    started = time.perf_counter()
+    member = Member(job.recipe, job.seed, source.block(0))
+    train([member], source)
+    about = provenance(member, job.world) | {"seconds": time.perf_counter() - started}
+    member.finished().save(job.folder(root), provenance=about)
+    return job
+
+
+_opened = lru_cache(maxsize=1)(opened)
+
+
+def _found(job: Job, root: Path) -> Trained | None:
+    """The job's SAE if `root` holds it, trained by this very recipe on this very world."""
+    path = job.folder(root) / "sae.json"
+    if not path.exists():
+        return None
+    about = json.loads(path.read_text()).get("provenance", {})
+    asked = {"recipe": to_json(job.recipe), "seed": job.seed, "source": to_json(job.world)}
+    same = all(about.get(key) == json.loads(json.dumps(value)) for key, value in asked.items())
+    return _read(job, root) if same else None
+
+
+def _read(job: Job, root: Path) -> Trained:
+    folder = job.folder(root)
+    about = json.loads((folder / "sae.json").read_text())["provenance"]
+    return Trained(job, SAE.load(folder), about["seconds"])

@@ -1,0 +1,204 @@
+"""One sparse autoencoder, composed: linear encoder, sparsifier, decoder of unit atoms.
+
+Shapes: d width, K units, k entries in a code. Encoder and decoder are both K x d, one row per unit.
+
+    pre = (x - b) E^T + c        code = sparsify(pre)        x_hat = sum_j z_j d_j + b
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, assert_never
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from osae import kernels
+from osae.config import from_json, to_json, variant
+from osae.files import written
+from osae.prefix import Full, PrefixWeights
+from osae.sparsify import (
+    BatchTopK,
+    Code,
+    JumpReLU,
+    Linear,
+    ReLU,
+    Sparsifier,
+    TopK,
+    every_unit,
+    jump,
+    largest_in_batch,
+    padded,
+)
+
+SCHEMA = 1
+
+
+@variant
+@dataclass(frozen=True)
+class AuxK:
+    """Dead units also explain the residual, `k` at a time, at the price `coefficient`.
+
+    A unit is dead when it has been silent for `dead_after` samples.
+    """
+
+    k: int
+    coefficient: float = 1 / 32
+    dead_after: int = 50_000
+
+
+@variant
+@dataclass(frozen=True)
+class Resample:
+    """Dead units start again from badly explained samples, `times` times until the share `until`."""
+
+    times: int
+    until: float = 0.5
+    dead_after: int = 50_000
+
+
+Revival = AuxK | Resample | None
+
+
+@variant
+@dataclass(frozen=True)
+class SAEConfig:
+    """The independent choices that make an SAE."""
+
+    width: int
+    units: int
+    sparsifier: Sparsifier
+    prefix: PrefixWeights = Full()  # noqa: RUF009
+    revival: Revival = None
+    tied: bool = False
+    encoder_bias: bool = True
+    decoder_bias: bool = True
+
+    def __post_init__(self):
+        if self.width < 1 or self.units < 1:
+            raise ValueError(f"width={self.width}, units={self.units}: both must be at least 1.")
+        k = getattr(self.sparsifier, "k", None)
+        if k is not None and not 1 <= k <= self.units:
+            raise ValueError(f"k={k} active units of {self.units}: ask for 1 to {self.units}.")
+
+
+class Output(NamedTuple):
+    reconstruction: Float[Tensor, "*batch d"]
+    code: Code
+
+
+class SAE(nn.Module):
+    """x_hat = b + sum_j z_j d_j with z = sparsify(E (x - b) + c); `print` shows the composition."""
+
+    def __init__(self, config: SAEConfig, *, generator: torch.Generator | None = None):
+        """Random unit atoms; the encoder begins as a copy of the decoder (as the decoder itself if tied)."""
+        super().__init__()
+        self.config = config
+        atoms = nn.functional.normalize(torch.randn(config.units, config.width, generator=generator), dim=-1)
+        self.decoder = nn.Parameter(atoms)
+        self.encoder = self.decoder if config.tied else nn.Parameter(atoms.clone())
+        self.encoder_bias = nn.Parameter(torch.zeros(config.units), requires_grad=config.encoder_bias)
+        self.decoder_bias = nn.Parameter(torch.zeros(config.width), requires_grad=config.decoder_bias)
+        learned = isinstance(config.sparsifier, JumpReLU)
+        level = config.sparsifier.threshold if isinstance(config.sparsifier, JumpReLU) else 0.0
+        self.threshold = nn.Parameter(torch.full((config.units,), level), requires_grad=learned)
+
+    def encode(self, x: Float[Tensor, "*batch d"], *, k: int | None = None) -> Code:
+        """The code of each row. `k` selects as in training, with that many units; None as at inference."""
+        rows = x.reshape(-1, x.shape[-1]) - self.decoder_bias
+        code = self._sparse(rows, k)
+        return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
+
+    def _sparse(self, rows: Float[Tensor, "B d"], k: int | None) -> Code:
+        match self.config.sparsifier:
+            case TopK(target):
+                return Code(*kernels.topk_encode(rows, self.encoder, self.encoder_bias, k or target))
+            case BatchTopK():
+                pre = self.pre_activations(rows)
+                kept = pre > self.threshold.clamp(min=0) if k is None else largest_in_batch(pre, k)
+                return padded(pre * kept)
+            case ReLU():
+                return padded(self.pre_activations(rows).relu())
+            case JumpReLU(_, bandwidth):
+                return padded(jump(self.pre_activations(rows), self.threshold, bandwidth))
+            case Linear():
+                return every_unit(self.pre_activations(rows))
+            case _:
+                assert_never(self.config.sparsifier)
+
+    def pre_activations(self, centred: Float[Tensor, "B d"]) -> Float[Tensor, "B K"]:
+        """E (x - b) + c for rows that have b subtracted already."""
+        return centred @ self.encoder.T + self.encoder_bias
+
+    def decode(self, code: Code) -> Float[Tensor, "*batch d"]:
+        """The reconstruction of each row."""
+        values, units = (part.reshape(-1, part.shape[-1]) for part in code)
+        rows = kernels.decode(values, units, self.decoder) + self.decoder_bias
+        return rows.reshape(*code.values.shape[:-1], -1)
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Output:
+        code = self.encode(x)
+        return Output(self.decode(code), code)
+
+    def per_unit(self) -> dict[str, nn.Parameter]:
+        """The parameters that have one row per unit, each once."""
+        return {name: p for name, p in self.named_parameters() if name != "decoder_bias"}
+
+    @torch.no_grad()
+    def folded(self, scale: float) -> "SAE":
+        """The SAE that does to x what this one, trained on scale * x, does to scale * x."""
+        other = SAE(self.config)
+        other.load_state_dict(self.state_dict())
+        for part in (other.encoder_bias, other.decoder_bias, other.threshold):
+            part.div_(scale)
+        return other
+
+    @torch.no_grad()
+    def reordered(self, order: Tensor) -> "SAE":
+        """The same SAE with unit order[i] in place i."""
+        other = SAE(self.config)
+        other.load_state_dict(self.state_dict())
+        for part in other.per_unit().values():
+            part.copy_(part[order])
+        return other
+
+    def save(self, folder: Path | str, *, provenance: dict | None = None) -> None:
+        """`sae.safetensors` and `sae.json` in the folder, each written whole or not at all."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.detach().clone().contiguous() for name, value in self.state_dict().items()}
+        with written(folder / "sae.safetensors") as path:
+            save_file(tensors, path)
+        digest = hashlib.sha256((folder / "sae.safetensors").read_bytes()).hexdigest()
+        about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": digest}
+        with written(folder / "sae.json") as path:
+            path.write_text(json.dumps(about | {"provenance": provenance or {}}, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "SAE":
+        """The SAE saved in the folder."""
+        folder = Path(folder)
+        about = json.loads((folder / "sae.json").read_text())
+        if about.get("schema") != SCHEMA:
+            raise ValueError(
+                f"{folder}/sae.json has schema {about.get('schema')}: this release reads {SCHEMA}."
+            )
+        sae = cls(from_json(about["config"]))
+        sae.load_state_dict(load_file(folder / "sae.safetensors"))
+        return sae
+
+    def extra_repr(self) -> str:
+        c = self.config
+        encoder = "tied to the decoder" if c.tied else "linear"
+        lines = [
+            f"{c.width} -> {c.units} units",
+            f"encoder   {encoder}{', bias' if c.encoder_bias else ''}",
+            f"sparsify  {c.sparsifier}",
+            f"decoder   unit atoms{', bias' if c.decoder_bias else ''}",
+            f"prefix    {c.prefix}",
+            f"revival   {c.revival or 'none'}",
+        ]
+        return "\n".join(lines)

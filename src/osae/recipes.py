@@ -1,0 +1,158 @@
+"""Recipes: every method of the paper as a point among independent choices, by name.
+
+A recipe is a function of the task (how wide the data, how many units, how many active, how many samples
+to see) that returns a `Recipe`, plain data. `osae recipes` lists them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from osae.config import variant
+from osae.model import AuxK, SAEConfig
+from osae.prefix import Boundaries, Full, Mixed, PrefixWeights, RandomBoundaries, Sampled, Uniform
+from osae.schedule import KWarmup, LearningRate, Resort, Sweep
+from osae.sparsify import BatchTopK, ReLU, TopK
+
+
+@variant
+@dataclass(frozen=True)
+class FromNoise:
+    """Random unit atoms."""
+
+
+@variant
+@dataclass(frozen=True)
+class FromData:
+    """Units 2i and 2i+1 begin as plus and minus the i-th principal direction of `samples` rows."""
+
+    samples: int = 60_000
+
+
+Start = FromNoise | FromData
+
+
+@variant
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides a training, but for the data and the seed."""
+
+    name: str
+    sae: SAEConfig
+    samples: int
+    batch: int
+    lr: LearningRate
+    start: Start = FromNoise()
+    k_warmup: KWarmup | None = None
+    sweep: Sweep | None = None
+    resort: Resort | None = None
+    rescale: bool = False
+
+    def __post_init__(self):
+        if self.batch < 1 or self.samples < self.batch:
+            raise ValueError(
+                f"samples={self.samples}, batch={self.batch}: see at least one batch of samples."
+            )
+
+    @property
+    def steps(self) -> int:
+        return self.samples // self.batch
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a recipe is asked to fit: the data's width, the dictionary's size, and how long."""
+
+    width: int
+    units: int
+    active: int
+    samples: int
+    batch: int = 500
+    bias: bool = False
+    groups: int = 5
+
+
+def vanilla(task: Task) -> Recipe:
+    """ReLU with an L1 price on the code; the plain objective."""
+    return replace(_plain(task, "vanilla", ReLU(l1=0.1)), k_warmup=None)
+
+
+def topk(task: Task) -> Recipe:
+    """TopK; the plain objective."""
+    return _plain(task, "topk", TopK(task.active))
+
+
+def batchtopk(task: Task) -> Recipe:
+    """BatchTopK, with a threshold learned for inference; the plain objective."""
+    return _plain(task, "batchtopk", BatchTopK(task.active))
+
+
+def matryoshka_fixed(task: Task) -> Recipe:
+    """TopK; the prefixes that end at fixed group boundaries."""
+    return _with_prefix(topk(task), "matryoshka-fixed", Boundaries(group_ends(task.units, task.groups)))
+
+
+def matryoshka_random(task: Task) -> Recipe:
+    """TopK; every step a few prefixes drawn at random, the whole dictionary always among them."""
+    return _with_prefix(topk(task), "matryoshka-random", RandomBoundaries(Uniform(), task.groups))
+
+
+def nested_dropout(task: Task) -> Recipe:
+    """TopK; every step one prefix drawn at random."""
+    return _with_prefix(topk(task), "nested-dropout", Sampled(Uniform()))
+
+
+def osae_paper(task: Task) -> Recipe:
+    """As the paper trains it: every prefix, k warmed up from all units, unit sweeping, no re-sorting."""
+    ordered = _with_prefix(topk(task), "osae-paper", Uniform())
+    sae = replace(ordered.sae, revival=None)
+    return replace(ordered, sae=sae, k_warmup=KWarmup(0.5), sweep=Sweep(0.5, 1.0))
+
+
+def osae(task: Task) -> Recipe:
+    """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain."""
+    return replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
+
+
+RECIPES: dict[str, Callable[[Task], Recipe]] = {
+    "vanilla": vanilla,
+    "topk": topk,
+    "batchtopk": batchtopk,
+    "matryoshka-fixed": matryoshka_fixed,
+    "matryoshka-random": matryoshka_random,
+    "nested-dropout": nested_dropout,
+    "osae-paper": osae_paper,
+    "osae": osae,
+}
+
+
+def recipe(name: str, task: Task) -> Recipe:
+    """The named recipe for this task."""
+    if name not in RECIPES:
+        raise ValueError(f"no recipe {name!r}: there are {', '.join(RECIPES)}.")
+    return RECIPES[name](task)
+
+
+def group_ends(units: int, groups: int) -> tuple[int, ...]:
+    """Boundaries of groups that double in size, the last taking the rest: 1/32, 1/16, 1/8, 1/4, ... for 5."""
+    if not 1 <= groups <= units:
+        raise ValueError(f"{groups} groups of {units} units: ask for 1 to {units} groups.")
+    ends: list[int] = []
+    for group in range(1, groups):
+        share = (2**group - 1) / 2**groups
+        # each group has at least one unit, and leaves at least one for every group after it
+        ends.append(min(max(round(units * share), group, *ends[-1:]), units - groups + group))
+        if group > 1 and ends[-1] <= ends[-2]:
+            ends[-1] = ends[-2] + 1
+    return (*ends, units)
+
+
+def _plain(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
+    """What all recipes begin with: Adam at a constant rate that falls at the end, k warmed up, AuxK."""
+    revival = AuxK(k=min(task.units, 4 * task.active), coefficient=1 / 8, dead_after=50_000)
+    sae = SAEConfig(task.width, task.units, sparsifier, Full(), revival, decoder_bias=task.bias)
+    warmup = KWarmup(share=0.7, start=min(task.units, 5 * task.active))
+    return Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.3), k_warmup=warmup)
+
+
+def _with_prefix(base: Recipe, name: str, prefix: PrefixWeights) -> Recipe:
+    return replace(base, name=name, sae=replace(base.sae, prefix=prefix))

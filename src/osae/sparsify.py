@@ -1,0 +1,139 @@
+"""Which units speak: from the pre-activations of all units to a padded sparse code.
+
+Shapes: B samples, K units, k entries in a code.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from osae.config import variant
+
+
+class Code(NamedTuple):
+    """The active units of each sample and their values; an entry of value zero is padding."""
+
+    values: Float[Tensor, "*batch k"]
+    units: Int[Tensor, "*batch k"]
+
+    def dense(self, units: int) -> Float[Tensor, "*batch units"]:
+        """The same code with one column per unit."""
+        empty = self.values.new_zeros(*self.values.shape[:-1], units)
+        return empty.scatter_add(-1, self.units, self.values)
+
+
+@variant
+@dataclass(frozen=True)
+class ReLU:
+    """Every unit with a positive pre-activation speaks; `l1` prices the sum of the values."""
+
+    l1: float = 0.0
+
+
+@variant
+@dataclass(frozen=True)
+class TopK:
+    """The k largest positive pre-activations of each sample speak."""
+
+    k: int
+
+
+@variant
+@dataclass(frozen=True)
+class BatchTopK:
+    """The B*k largest of a batch speak in training; those above a learned threshold at inference."""
+
+    k: int
+    threshold_momentum: float = 0.99
+
+
+@variant
+@dataclass(frozen=True)
+class JumpReLU:
+    """Units above their own learned threshold speak; `l0` prices each one that does.
+
+    The thresholds get gradients through a window of width `bandwidth` around the jump.
+    """
+
+    l0: float = 0.0
+    bandwidth: float = 0.1
+    threshold: float = 0.1
+
+
+@variant
+@dataclass(frozen=True)
+class Linear:
+    """All units speak, with any sign: the dense code of a linear autoencoder."""
+
+
+Sparsifier = ReLU | TopK | BatchTopK | JumpReLU | Linear
+
+
+def every_unit(values: Float[Tensor, "B K"]) -> Code:
+    """The code that lists all units in order."""
+    return Code(values, torch.arange(values.shape[-1], device=values.device).expand(values.shape))
+
+
+def padded(values: Float[Tensor, "B K"]) -> Code:
+    """The code of values that are zero where a unit is silent, as narrow as its fullest row."""
+    width = int((values.detach() != 0).sum(-1).max()) if len(values) else 0
+    if width > values.shape[-1] // 2:
+        return every_unit(values)
+    return Code(*values.topk(max(width, 1), dim=-1, sorted=False))
+
+
+def largest_in_batch(pre: Float[Tensor, "B K"], k: int) -> Bool[Tensor, "B K"]:
+    """Where the B*k largest positive values of the batch stand."""
+    count = min(k * len(pre), pre.numel())
+    flat = pre.detach().flatten()
+    kept = torch.zeros_like(flat, dtype=torch.bool)
+    kept[flat.topk(count, sorted=False).indices] = True
+    return kept.view_as(pre) & (pre > 0)
+
+
+class _Jump(torch.autograd.Function):
+    """pre where pre > threshold, else 0; a rectangle of width `bandwidth` stands in for the jump's slope."""
+
+    @staticmethod
+    def forward(ctx, pre, threshold, bandwidth):
+        ctx.save_for_backward(pre, threshold)
+        ctx.bandwidth = bandwidth
+        return pre * (pre > threshold)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        pre, threshold = ctx.saved_tensors
+        near = (pre - threshold).abs() < ctx.bandwidth / 2
+        at_threshold = -(threshold / ctx.bandwidth) * (grads[0] * near).sum(0)
+        return grads[0] * (pre > threshold), at_threshold, None
+
+
+class _Active(torch.autograd.Function):
+    """1 where pre > threshold; only the threshold gets a gradient, through the same rectangle."""
+
+    @staticmethod
+    def forward(ctx, pre, threshold, bandwidth):
+        ctx.save_for_backward(pre, threshold)
+        ctx.bandwidth = bandwidth
+        return (pre > threshold).to(pre.dtype)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        pre, threshold = ctx.saved_tensors
+        near = (pre - threshold).abs() < ctx.bandwidth / 2
+        return None, -(grads[0] * near).sum(0) / ctx.bandwidth, None
+
+
+def jump(pre: Float[Tensor, "B K"], threshold: Float[Tensor, "K"], bandwidth: float) -> Float[Tensor, "B K"]:
+    """The pre-activations above their thresholds, zero elsewhere."""
+    return _Jump.apply(pre, threshold, bandwidth)  # type: ignore[return-value]
+
+
+def active(
+    pre: Float[Tensor, "B K"], threshold: Float[Tensor, "K"], bandwidth: float
+) -> Float[Tensor, "B K"]:
+    """One where a pre-activation is above its threshold."""
+    return _Active.apply(pre, threshold, bandwidth)  # type: ignore[return-value]

@@ -1,0 +1,180 @@
+"""One SAE in training: its optimizer, its counters, and a step of each."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from osae import metrics
+from osae.model import SAE, Resample
+from osae.objective import Terms, objective
+from osae.prefix import RandomBoundaries, Sampled, prefix_weights
+from osae.recipes import Recipe
+from osae.schedule import active_units, evenly, frozen_units, learning_rate
+from osae.seeds import generator
+from osae.sparsify import BatchTopK, Code
+from osae.train.start import started
+
+MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
+RESAMPLE_ROWS = 20_000  # rows among which badly explained ones are sought
+
+
+def input_scale(rows: Float[Tensor, "N d"]) -> float:
+    """The factor that gives rows a mean square of one per coordinate around their mean."""
+    return 1.0 / max(float((rows - rows.mean(0)).square().mean().sqrt()), 1e-12)
+
+
+class Member:
+    """A recipe and a seed on their way: `advance` is one optimizer step, a function of all that is here."""
+
+    def __init__(self, recipe: Recipe, seed: int, rows: Float[Tensor, "N d"]):
+        """`rows` are the first activations of the stream, for the scale and the start."""
+        self.recipe, self.seed, self.name = recipe, seed, f"{recipe.name}-seed{seed}"
+        self.scale = input_scale(rows) if recipe.rescale else 1.0
+        self.sae = started(recipe, rows * self.scale, seed)
+        trained = [p for p in self.sae.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
+        self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64)
+        steps, units = recipe.steps, recipe.sae.units
+        self._lr_at = learning_rate(recipe.lr, steps)
+        self._k_at = active_units(recipe.k_warmup, getattr(recipe.sae.sparsifier, "k", units), units, steps)
+        self._frozen_at = frozen_units(recipe.sweep, units, steps)
+        resort, revival = recipe.resort, recipe.sae.revival
+        self._resorts: tuple[int, ...] = evenly(resort.times, resort.until, steps) if resort else ()
+        self._resamples: tuple[int, ...] = ()
+        if isinstance(revival, Resample):
+            self._resamples = evenly(revival.times, revival.until, steps)
+        spec = recipe.sae.prefix
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._drawn = isinstance(spec, RandomBoundaries | Sampled)
+        self._weights = prefix_weights(spec, units, generator(seed, "prefix"))
+
+    def batch(self, block: Float[Tensor, "N d"], index: int, turn: int) -> Float[Tensor, "B d"]:
+        """Batch number `turn` of block number `index`, in this seed's own order."""
+        if self._order[0] != index:
+            self._order = (index, torch.randperm(len(block), generator=generator(self.seed, "order", index)))
+        size = self.recipe.batch
+        return block[self._order[1][turn * size : (turn + 1) * size]]
+
+    def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
+        """The terms of the loss on x, after the step they ask for."""
+        weights = self._weights
+        if self._drawn:
+            weights = prefix_weights(
+                self.recipe.sae.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
+            )
+        terms = objective(self.sae, x * self.scale, k=self._k_at(step), weights=weights, dead=self.dead(step))
+        self.optimizer.zero_grad()
+        terms.total.backward()
+        self._step(step)
+        self._count(terms.code, step)
+        return terms
+
+    def dead(self, step: int) -> Tensor | None:
+        """Which units have been silent for too long; None without revival."""
+        revival = self.recipe.sae.revival
+        return None if revival is None else (step - self.last_fired) * self.recipe.batch > revival.dead_after
+
+    @torch.no_grad()
+    def _step(self, step: int) -> None:
+        """One optimizer step on unit atoms; the first `frozen` units and their moments do not move."""
+        decoder, frozen = self.sae.decoder, self._frozen_at(step)
+        if decoder.grad is not None:
+            decoder.grad -= (decoder.grad * decoder).sum(-1, keepdim=True) * decoder
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr_at(step)
+        kept = [(t, t[:frozen].clone()) for t in self.unit_tensors()] if frozen else []
+        self.optimizer.step()
+        decoder /= decoder.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        self.sae.threshold.clamp_(min=0)
+        for tensor, rows in kept:
+            tensor[:frozen] = rows
+
+    @torch.no_grad()
+    def _count(self, code: Code, step: int) -> None:
+        """Counters move here and nowhere else."""
+        spoke = code.values > 0
+        self.last_fired[code.units[spoke]] = step
+        sparsifier = self.recipe.sae.sparsifier
+        if isinstance(sparsifier, BatchTopK) and bool(spoke.any()):
+            lowest = code.values[spoke].min()
+            self.sae.threshold.lerp_(lowest.expand_as(self.sae.threshold), 1 - sparsifier.threshold_momentum)
+
+    @torch.no_grad()
+    def tend(self, block: Float[Tensor, "N d"], done: int) -> None:
+        """Sorting and resampling that are due after `done` steps, measured on rows of the block at hand."""
+        if done in self._resamples:
+            self._resample(self._rows(block, done, RESAMPLE_ROWS), done)
+        if self.recipe.resort is not None and done in self._resorts:
+            last = done == self._resorts[-1]
+            self._resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
+
+    def _rows(self, block: Tensor, done: int, count: int) -> Tensor:
+        """A random choice of rows, the same whenever the step is the same."""
+        if count >= len(block):
+            return block
+        return block[torch.randperm(len(block), generator=generator(self.seed, "rows", done))[:count]]
+
+    def _resort(self, rows: Tensor, done: int) -> None:
+        """Units that are not frozen stand in order of their gain, with all that belongs to them."""
+        activity = metrics.Coactivity(self.sae.decoder)
+        for part in (rows * self.scale).split(MEASURE_ROWS):
+            code = self.sae.encode(part, k=self._k_at(done - 1))
+            activity.update(code.values, code.units, part - self.sae.decoder_bias)
+        order, frozen = activity.greedy_order(), self._frozen_at(done - 1)
+        order = torch.cat([torch.arange(frozen), order[order >= frozen]])
+        for tensor in self.unit_tensors():
+            tensor.copy_(tensor[order])
+
+    def _resample(self, rows: Tensor, done: int) -> None:
+        """Dead units point at badly explained rows, drawn with chances ~ squared error; moments restart."""
+        dead = self.dead(done)
+        if dead is None or not bool(dead.any()):
+            return
+        rows = rows * self.scale
+        code = self.sae.encode(rows, k=self._k_at(done - 1))
+        residual = rows - self.sae.decode(code)
+        which = dead.nonzero().squeeze(-1)
+        error = residual.square().sum(-1).double()
+        drawn = error.multinomial(
+            len(which), replacement=True, generator=generator(self.seed, "resample", done)
+        )
+        atoms = torch.nn.functional.normalize(residual[drawn], dim=-1)
+        for tensor in self.unit_tensors():
+            tensor[which] = 0
+        self.sae.decoder[which] = atoms
+        self.sae.encoder[which] = atoms
+        self.last_fired[which] = done
+
+    def unit_tensors(self) -> list[Tensor]:
+        """Every tensor with one row per unit: parameters, optimizer moments, counters."""
+        parameters = list(self.sae.per_unit().values())
+        moments = [
+            self.optimizer.state[p][name]
+            for p in parameters
+            if p in self.optimizer.state
+            for name in ("exp_avg", "exp_avg_sq")
+        ]
+        return [*parameters, *moments, self.last_fired]
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a resumed training needs, by name; the rest follows from the recipe, seed and step."""
+        tensors: dict[str, Tensor] = {f"sae/{name}": t for name, t in self.sae.named_parameters()}
+        for name, parameter in self.sae.named_parameters():
+            state = self.optimizer.state.get(parameter, {})
+            tensors |= {f"adam/{name}/{key}": value for key, value in state.items()}
+        return tensors | {"last_fired": self.last_fired}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """This member as it was when `state()` was called."""
+        for name, parameter in self.sae.named_parameters():
+            parameter.copy_(state[f"sae/{name}"])
+            prefix = f"adam/{name}/"
+            moments = {key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)}
+            if moments:
+                self.optimizer.state[parameter] = moments
+        self.last_fired.copy_(state["last_fired"])
+
+    def finished(self) -> SAE:
+        """The SAE as it stands, for raw activations: the input scale is folded in."""
+        return self.sae.folded(self.scale)

@@ -1,0 +1,175 @@
+"""A run: SAEs in training that live in a folder, to be left and taken up again at any moment.
+
+RUN/run.json                  what is trained, on what (never changes)
+RUN/checkpoint.safetensors    where the training stands
+RUN/log.jsonl                 one line per SAE every few steps
+RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 is always there
+RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
+"""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from osae.config import from_json, to_json, variant
+from osae.data.source import SourceSpec, opened
+from osae.files import written
+from osae.objective import Terms
+from osae.recipes import Recipe
+from osae.train import checkpoint
+from osae.train.loop import train
+from osae.train.member import Member
+
+SCHEMA = 1
+LOG_LINES = 200  # per SAE over a whole run
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its checkpoint is on disk."""
+
+
+@variant
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run trains: each recipe with each seed, on one stream."""
+
+    recipes: tuple[Recipe, ...]
+    seeds: tuple[int, ...]
+    source: SourceSpec
+    snapshots: tuple[int, ...] = ()
+    checkpoint_seconds: float = 60.0
+
+
+def create(folder: Path, config: RunConfig) -> None:
+    """A new run in a folder that holds none yet."""
+    if (folder / "run.json").exists():
+        raise ValueError(f"{folder} holds a run already: `osae resume {folder}` goes on with it.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with written(folder / "run.json") as path:
+        path.write_text(json.dumps({"schema": SCHEMA, "config": to_json(config)}, indent=2) + "\n")
+
+
+def read(folder: Path) -> RunConfig:
+    """What the run in this folder trains."""
+    if not (folder / "run.json").exists():
+        raise ValueError(
+            f"{folder} holds no run: it has no run.json. `osae train --out {folder}` starts one."
+        )
+    about = json.loads((folder / "run.json").read_text())
+    if about.get("schema") != SCHEMA:
+        raise ValueError(f"{folder}/run.json has schema {about.get('schema')}: this release reads {SCHEMA}.")
+    return from_json(about["config"])
+
+
+def go(folder: Path, *, progress: Callable[[int, int, list[Terms]], None] | None = None) -> list[Member]:
+    """The run's members, trained to the end from wherever the folder says they stand."""
+    config = read(folder)
+    source = opened(config.source)
+    first = source.block(0)
+    members = [Member(recipe, seed, first) for recipe in config.recipes for seed in config.seeds]
+    saved = folder / "checkpoint.safetensors"
+    done = checkpoint.restore(saved, members) if saved.exists() else 0
+    if done == 0:
+        _snapshot(folder, members, 0)
+    _forget_log_after(folder / "log.jsonl", done)
+    with _stop_requests() as stop:
+        keep = _Keeper(folder, config, members, stop)
+        show = [] if progress is None else [lambda at, terms: progress(at, members[0].recipe.steps, terms)]
+        train(members, source, done=done, after=[keep, *show])
+    for member in members:
+        member.finished().save(folder / member.name, provenance=provenance(member, config.source))
+    return members
+
+
+def provenance(member: Member, source: SourceSpec) -> dict:
+    """Where an SAE comes from: enough to train it again."""
+    from osae import __version__
+
+    about = {"recipe": to_json(member.recipe), "seed": member.seed, "source": to_json(source)}
+    return about | {"osae": __version__, "torch": torch.__version__}
+
+
+class _Keeper:
+    """After each step: the log, the snapshots and the checkpoint, each when it is due."""
+
+    def __init__(self, folder: Path, config: RunConfig, members: Sequence[Member], stop: Callable[[], bool]):
+        self.folder, self.config, self.members, self.stop = folder, config, members, stop
+        recipe = members[0].recipe
+        self.steps, self.log_every = recipe.steps, max(1, recipe.steps // LOG_LINES)
+        self.snapshots = {max(1, count // recipe.batch): count for count in config.snapshots if count > 0}
+        self.saved_at = time.monotonic()
+
+    def __call__(self, done: int, terms: list[Terms]) -> None:
+        if done in self.snapshots:
+            _snapshot(self.folder, self.members, self.snapshots[done])
+        if done % self.log_every == 0 or done == self.steps:
+            self._log(done, terms)
+        stop = self.stop()
+        if stop or done == self.steps or time.monotonic() - self.saved_at > self.config.checkpoint_seconds:
+            checkpoint.save(self.folder / "checkpoint.safetensors", self.members, done)
+            self.saved_at = time.monotonic()
+        if stop and done < self.steps:
+            raise Interrupted(
+                f"stopped after {done} of {self.steps} steps; `osae resume {self.folder}` goes on."
+            )
+
+    def _log(self, done: int, terms: list[Terms]) -> None:
+        lines = [_log_line(member, done, part) for member, part in zip(self.members, terms, strict=True)]
+        with open(self.folder / "log.jsonl", "a") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _log_line(member: Member, done: int, terms: Terms) -> dict:
+    line = {"name": member.name, "step": done, "samples": done * member.recipe.batch}
+    line |= {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
+    line["l0"] = float((terms.code.values > 0).sum(-1).float().mean())
+    # `silent`: units that have not spoken for a thousand steps, whatever the recipe calls dead
+    return line | {"silent": float((done - member.last_fired > 1000).float().mean())}
+
+
+def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:
+    for member in members:
+        member.finished().save(folder / "snapshots" / str(samples) / member.name)
+
+
+def _forget_log_after(path: Path, done: int) -> None:
+    """Lines of steps that will be taken again go, and so does a line cut short by a crash."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= done:
+                kept.append(line)
+        except json.JSONDecodeError:
+            break
+    with written(path) as beside:
+        beside.write_text("".join(line + "\n" for line in kept))
+
+
+@contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C or a polite kill has come; a second Ctrl-C stops at once."""
+    asked = False
+
+    def ask(number, frame):
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's business
+        before = {}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,25 @@
+"""Shapes in public signatures are checked while the tests run, and nowhere else."""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from jaxtyping import install_import_hook
+
+import tests.typechecker  # noqa: F401  (the hook below looks it up by name)
+
+CHECKED = (
+    "osae.config",
+    "osae.data",
+    "osae.model",
+    "osae.objective",
+    "osae.prefix",
+    "osae.schedule",
+    "osae.sparsify",
+    "osae.train",
+)
+install_import_hook(CHECKED, "tests.typechecker.checked")
+
+import torch
+
+torch.set_num_threads(1)

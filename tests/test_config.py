@@ -1,0 +1,47 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osae.config import altered, from_json, to_json
+from osae.prefix import Mixed, Piecewise, Uniform
+from osae.recipes import RECIPES, Task, recipe
+
+TASK = Task(width=8, units=12, active=3, samples=10_000, batch=100)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_survives_json(name):
+    made = recipe(name, TASK)
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
+
+
+def test_altered_changes_one_field_on_a_path():
+    made = recipe("osae", TASK)
+    other = altered(made, {"lr.peak": 0.5, "sae.revival": None, "sae.prefix": Uniform()})
+    assert (other.lr.peak, other.sae.revival, other.sae.prefix) == (0.5, None, Uniform())
+    assert altered(other, {"lr.peak": made.lr.peak, "sae": made.sae}) == made
+
+
+@pytest.mark.parametrize("path", ["nonsense", "lr.nonsense", "lr.peak.deeper", "sweep.burn_in"])
+def test_altered_refuses_a_path_that_leads_nowhere(path):
+    with pytest.raises(ValueError, match="no field"):
+        altered(recipe("topk", TASK), {path: 1})
+
+
+def test_unknown_kinds_and_fields_are_refused():
+    with pytest.raises(ValueError, match="unknown kind 'Nonsense'"):
+        from_json({"kind": "Nonsense"})
+    with pytest.raises(ValueError, match="Uniform has no field speed"):
+        from_json({"kind": "Uniform", "speed": 3})
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_plain_values_survive(value):
+    assert from_json(to_json(value)) == value
+
+
+def test_nested_variants_survive():
+    spec = Mixed(Piecewise((2, 5), (0.5, 0.5)), 0.25)
+    assert from_json(json.loads(json.dumps(to_json(spec)))) == spec

@@ -1,0 +1,145 @@
+"""The SAE: what its parts do, what is saved, and what folding and reordering keep."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osae.model import SAE, SAEConfig
+from osae.prefix import Mixed, Uniform
+from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK, active, jump, largest_in_batch
+
+WIDTH, UNITS = 6, 10
+SPARSIFIERS = [ReLU(0.1), TopK(3), BatchTopK(3), JumpReLU(0.1, 0.1, 0.3), Linear()]
+
+
+def random_sae(sparsifier, *, seed=0, **choices) -> SAE:
+    """An SAE with every parameter away from its start."""
+    source = torch.Generator().manual_seed(seed)
+    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier, **choices), generator=source)
+    with torch.no_grad():
+        if not sae.config.tied:
+            sae.encoder += 0.3 * torch.randn(UNITS, WIDTH, generator=source)
+        sae.encoder_bias += 0.2 * torch.randn(UNITS, generator=source)
+        sae.decoder_bias += 0.5 * torch.randn(WIDTH, generator=source)
+        sae.threshold += 0.1 * torch.rand(UNITS, generator=source)
+    return sae
+
+
+def slow_values(sae: SAE, x):
+    """The dense code by definition, one sample at a time, as at inference."""
+    rows = []
+    for sample in x:
+        pre = sae.encoder @ (sample - sae.decoder_bias) + sae.encoder_bias
+        match sae.config.sparsifier:
+            case ReLU():
+                rows.append(pre.relu())
+            case TopK(k):
+                kept = torch.zeros_like(pre)
+                best = pre.topk(k).indices
+                kept[best] = pre[best].relu()
+                rows.append(kept)
+            case BatchTopK() | JumpReLU():
+                rows.append(torch.where(pre > sae.threshold.clamp(min=0), pre, torch.zeros_like(pre)))
+            case Linear():
+                rows.append(pre)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
+def test_code_and_reconstruction_equal_their_definition(sparsifier, tied):
+    sae, x = random_sae(sparsifier, tied=tied), torch.randn(20, WIDTH)
+    dense = slow_values(sae, x)
+    output = sae(x)
+    torch.testing.assert_close(output.code.dense(UNITS), dense)
+    torch.testing.assert_close(output.reconstruction, dense @ sae.decoder + sae.decoder_bias)
+
+
+@pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
+def test_any_leading_shape_is_welcome(sparsifier):
+    sae, x = random_sae(sparsifier), torch.randn(2, 5, WIDTH)
+    flat = sae(x.reshape(10, WIDTH)).reconstruction
+    torch.testing.assert_close(sae(x).reconstruction, flat.reshape(2, 5, WIDTH))
+    torch.testing.assert_close(sae(x[0, 0]).reconstruction, flat[0])
+
+
+@pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
+@given(scale=st.floats(0.01, 100))
+@settings(deadline=None, max_examples=15)
+def test_folding_a_scale_gives_the_same_on_raw_inputs(sparsifier, scale):
+    sae, x = random_sae(sparsifier), torch.randn(12, WIDTH)
+    folded = sae.folded(scale)
+    torch.testing.assert_close(
+        folded(x / scale).reconstruction * scale, sae(x).reconstruction, rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(folded.decoder, sae.decoder)
+
+
+@pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
+def test_reordering_permutes_the_code_and_nothing_else(sparsifier):
+    sae, x = random_sae(sparsifier), torch.randn(12, WIDTH)
+    order = torch.randperm(UNITS)
+    other = sae.reordered(order)
+    torch.testing.assert_close(other(x).reconstruction, sae(x).reconstruction)
+    torch.testing.assert_close(other.encode(x).dense(UNITS), sae.encode(x).dense(UNITS)[:, order])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
+def test_saved_and_loaded_is_the_same(sparsifier, tied, tmp_path):
+    sae, x = random_sae(sparsifier, tied=tied, prefix=Mixed(Uniform(), 0.5)), torch.randn(5, WIDTH)
+    sae.save(tmp_path / "sae", provenance={"why": "test"})
+    loaded = SAE.load(tmp_path / "sae")
+    assert loaded.config == sae.config
+    assert torch.equal(loaded(x).reconstruction, sae(x).reconstruction)
+    assert (loaded.encoder is loaded.decoder) == tied
+
+
+def test_a_file_of_another_schema_is_refused(tmp_path):
+    random_sae(TopK(2)).save(tmp_path)
+    text = (tmp_path / "sae.json").read_text().replace('"schema": 1', '"schema": 99')
+    (tmp_path / "sae.json").write_text(text)
+    with pytest.raises(ValueError, match="schema 99: this release reads 1"):
+        SAE.load(tmp_path)
+
+
+def test_start_is_a_copy_not_a_view():
+    sae = SAE(SAEConfig(WIDTH, UNITS, TopK(2)))
+    assert torch.equal(sae.encoder, sae.decoder)
+    with torch.no_grad():
+        sae.encoder += 1
+    torch.testing.assert_close(sae.decoder.norm(dim=1), torch.ones(UNITS))
+
+
+def test_print_shows_the_composition():
+    text = str(SAE(SAEConfig(WIDTH, UNITS, TopK(2), Mixed(Uniform(), 0.9))))
+    for part in ("6 -> 10 units", "TopK(k=2)", "Mixed(base=Uniform(), full=0.9)", "unit atoms"):
+        assert part in text
+
+
+@pytest.mark.parametrize("k", [0, 11])
+def test_impossible_k_is_refused(k):
+    with pytest.raises(ValueError, match="ask for 1 to 10"):
+        SAEConfig(WIDTH, UNITS, TopK(k))
+
+
+@given(batch=st.integers(1, 8), k=st.integers(1, UNITS), seed=st.integers(0, 999))
+@settings(deadline=None)
+def test_batch_topk_keeps_the_largest_of_the_whole_batch(batch, k, seed):
+    pre = torch.randn(batch, UNITS, generator=torch.Generator().manual_seed(seed))
+    kept = largest_in_batch(pre, k)
+    expected = pre.flatten().sort(descending=True).values[: batch * k]
+    assert torch.equal(pre[kept].sort(descending=True).values, expected[expected > 0])
+
+
+def test_jump_gradients_are_those_of_the_smoothed_step():
+    """Inside its window the threshold's gradient is -threshold/width for `jump`, -1/width for `active`."""
+    pre = torch.tensor([[0.30, 0.34, 0.90]], requires_grad=True)
+    threshold = torch.full((3,), 0.32, requires_grad=True)
+    jump(pre, threshold, 0.1).sum().backward()
+    torch.testing.assert_close(threshold.grad, torch.tensor([-3.2, -3.2, 0.0]))
+    torch.testing.assert_close(pre.grad, torch.tensor([[0.0, 1.0, 1.0]]))
+    threshold.grad = None
+    active(pre, threshold, 0.1).sum().backward()
+    torch.testing.assert_close(threshold.grad, torch.tensor([-10.0, -10.0, 0.0]))

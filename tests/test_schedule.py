@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osae.schedule import (
+    KWarmup,
+    LearningRate,
+    Sweep,
+    active_units,
+    evenly,
+    frozen_units,
+    learning_rate,
+)
+
+shares = st.floats(0, 1)
+
+
+@given(warmup=st.floats(0, 0.5), decay=st.floats(0, 0.5), steps=st.integers(1, 500))
+def test_learning_rate_stays_within_its_peak_and_never_stops_early(warmup, decay, steps):
+    at = learning_rate(LearningRate(0.1, warmup, decay), steps)
+    assert all(0 < at(step) <= 0.1 for step in range(steps))
+    assert max(at(step) for step in range(steps)) == pytest.approx(0.1, rel=2.1 / max(1, steps / 2))
+
+
+@given(share=shares, k=st.integers(1, 20), more=st.integers(0, 50), steps=st.integers(1, 300))
+def test_k_falls_from_its_start_to_its_target_and_stays(share, k, more, steps):
+    at = active_units(KWarmup(share, k + more), k, k + more, steps)
+    ks = [at(step) for step in range(steps)]
+    assert ks == sorted(ks, reverse=True)
+    assert all(k <= value <= k + more for value in ks)
+    assert at(steps) == k
+
+
+def test_k_warmup_below_its_target_is_refused():
+    with pytest.raises(ValueError, match="starts at 3, below its target 5"):
+        active_units(KWarmup(0.5, 3), 5, 10, 100)
+
+
+@given(burn_in=st.floats(0, 0.9), units=st.integers(1, 60), steps=st.integers(10, 400))
+def test_units_freeze_one_after_the_other_after_the_burn_in(burn_in, units, steps):
+    at = frozen_units(Sweep(burn_in, 1.0), units, steps)
+    counts = [at(step) for step in range(steps + 1)]
+    assert counts == sorted(counts)
+    assert all(at(step) == 0 for step in range(round(burn_in * steps)))
+    assert at(steps) == units
+
+
+@given(times=st.integers(1, 50), until=st.floats(0.1, 1), steps=st.integers(1, 500))
+def test_evenly_ends_where_it_should(times, until, steps):
+    moments = evenly(times, until, steps)
+    assert len(moments) <= times
+    assert moments[-1] == max(1, round(steps * until))
