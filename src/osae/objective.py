@@ -17,6 +17,11 @@ class Terms(NamedTuple):
     revival: Float[Tensor, ""]
     code: Code
 
+    def detached(self) -> "Terms":
+        """The same numbers without their history."""
+        *terms, code = self
+        return Terms(*(term.detach() for term in terms), Code(code.values.detach(), code.units))
+
 
 def objective(
     sae: SAE,

@@ -67,7 +67,7 @@ class Member:
         terms.total.backward()
         self._step(step)
         self._count(terms.code, step)
-        return terms
+        return terms.detached()
 
     def dead(self, step: int) -> Tensor | None:
         """Which units have been silent for too long; None without revival."""
@@ -106,7 +106,7 @@ class Member:
             self._resample(self._rows(block, done, RESAMPLE_ROWS), done)
         if self.recipe.resort is not None and done in self._resorts:
             last = done == self._resorts[-1]
-            self._resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
+            self.resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
 
     def _rows(self, block: Tensor, done: int, count: int) -> Tensor:
         """A random choice of rows, the same whenever the step is the same."""
@@ -114,7 +114,8 @@ class Member:
             return block
         return block[torch.randperm(len(block), generator=generator(self.seed, "rows", done))[:count]]
 
-    def _resort(self, rows: Tensor, done: int) -> None:
+    @torch.no_grad()
+    def resort(self, rows: Tensor, done: int) -> None:
         """Units that are not frozen stand in order of their gain, with all that belongs to them."""
         activity = metrics.Coactivity(self.sae.decoder)
         for part in (rows * self.scale).split(MEASURE_ROWS):

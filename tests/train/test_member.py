@@ -1,0 +1,170 @@
+"""One SAE in training: unit atoms, frozen units, sorting, revival, and independence from its company."""
+
+import pytest
+import torch
+
+from osae.config import altered
+from osae.data.source import Rows
+from osae.data.worlds import SparseWorld
+from osae.model import AuxK, Resample
+from osae.recipes import RECIPES, FromData, Task, recipe
+from osae.schedule import Resort, Sweep
+from osae.train.loop import train
+from osae.train.member import Member
+from osae.train.simple import fit
+from osae.train.start import signed_principal_directions
+
+WORLD = SparseWorld(width=12, units=16, active=2, samples=2000)
+TASK = Task(width=12, units=16, active=2, samples=8000, batch=100)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return WORLD.draw().x
+
+
+@torch.no_grad()
+def error(sae, rows) -> float:
+    return float((rows - sae(rows).reconstruction).square().mean())
+
+
+def advanced(made, rows, steps, seed=0):
+    member = Member(made, seed, rows)
+    for step in range(steps):
+        member.advance(member.batch(rows, 0, step % 20), step)
+        member.tend(rows, step + 1)
+    return member
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_learns_and_keeps_unit_atoms(name, rows):
+    made = recipe(name, TASK)
+    before = Member(made, 0, rows).finished()
+    after = fit(made, rows)
+    assert error(after, rows) < 0.6 * error(before, rows)
+    torch.testing.assert_close(after.decoder.norm(dim=1), torch.ones(16), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_frozen_units_do_not_move_and_neither_do_their_moments(tied, rows):
+    made = altered(recipe("osae-paper", TASK), {"sweep": Sweep(0.0, 1.0), "sae.tied": tied})
+    member = advanced(made, rows, 40)
+    frozen = member._frozen_at(40)
+    assert frozen == 8
+    before, decoder = [tensor.clone() for tensor in member.unit_tensors()], member.sae.decoder.clone()
+    member.advance(member.batch(rows, 1, 0), 40)
+    *after, fired = member.unit_tensors()
+    for now, then in zip(after, before[:-1], strict=True):
+        assert torch.equal(now[:frozen], then[:frozen])
+    assert not torch.equal(member.sae.decoder[frozen:], decoder[frozen:])
+    assert fired is member.last_fired  # the counter alone goes on: frozen units still speak
+
+
+def test_sorting_permutes_everything_and_changes_no_output(rows):
+    member = advanced(recipe("topk", TASK), rows, 30)
+    before = {name: value.clone() for name, value in member.state().items()}
+    before_error = error(member.sae, rows)
+    member.resort(rows, 30)
+    assert error(member.sae, rows) == pytest.approx(before_error, rel=1e-5)
+    after = member.state()
+    order = torch.cdist(after["sae/decoder"], before["sae/decoder"]).argmin(1)
+    assert sorted(order.tolist()) == list(range(16))
+    assert order.tolist() != list(range(16))
+    for name, value in after.items():
+        expected = before[name][order] if value.ndim and len(value) == 16 else before[name]
+        assert torch.equal(value, expected), name
+
+
+def test_sorting_puts_gains_in_falling_order(rows):
+    member = advanced(recipe("topk", TASK), rows, 60)
+    member.resort(rows, 60)
+    code, atoms = member.sae.encode(rows, k=member._k_at(59)).dense(16).detach(), member.sae.decoder.detach()
+    residual, gains = rows.clone(), []
+    for unit in range(16):
+        nearer = residual - code[:, unit : unit + 1] * atoms[unit]
+        gains.append(float((residual.square().sum(1) - nearer.square().sum(1)).mean()))
+        residual = nearer
+    # greedy: each unit's gain was the best to be had after those before it
+    assert gains[0] == max(gains)
+    first = rows.square().sum(1).mean()
+    alone = [float(first - (rows - code[:, u : u + 1] * atoms[u]).square().sum(1).mean()) for u in range(16)]
+    assert alone[0] == pytest.approx(max(alone), rel=1e-5)
+
+
+def test_sorting_leaves_frozen_units_in_place(rows):
+    made = altered(recipe("osae", TASK), {"sweep": Sweep(0.0, 1.0), "resort": Resort(4)})
+    member = advanced(made, rows, 40)
+    frozen = member._frozen_at(39)
+    held = member.sae.decoder[:frozen].clone()
+    member.resort(rows, 40)
+    assert torch.equal(member.sae.decoder[:frozen], held)
+
+
+@pytest.mark.parametrize("revival", [AuxK(4, 0.5, 200), Resample(10, 0.9, 200)], ids=["auxk", "resample"])
+def test_revival_brings_dead_units_back(revival, rows):
+    """Units pushed below all others stay dead without revival, and come back with it."""
+    shares = []
+    for spec in (None, revival):
+        made = altered(recipe("topk", TASK), {"sae.revival": spec, "k_warmup": None})
+        member = Member(made, 0, rows)
+        with torch.no_grad():
+            member.sae.encoder[:8] *= 0.05
+        train([member], Rows(rows))
+        code = member.sae.encode(rows)
+        shares.append(len(code.units[code.values > 0].unique()) / 16)
+    assert shares[0] <= 0.75
+    assert shares[1] > shares[0]
+
+
+def test_members_train_the_same_in_company_as_alone(rows):
+    recipes = [recipe(name, TASK) for name in ("osae", "matryoshka-random", "batchtopk")]
+    together = [Member(made, seed, rows) for made in recipes for seed in (0, 1)]
+    train(together, Rows(rows))
+    for member in together:
+        alone = fit(member.recipe, rows, seed=member.seed)
+        assert torch.equal(alone.decoder, member.finished().decoder)
+
+
+def test_seeds_differ_and_repeat(rows):
+    made = recipe("topk", TASK)
+    assert torch.equal(fit(made, rows, seed=3).decoder, fit(made, rows, seed=3).decoder)
+    assert not torch.equal(fit(made, rows, seed=3).decoder, fit(made, rows, seed=4).decoder)
+
+
+def test_input_scale_is_folded_into_the_finished_sae(rows):
+    made = altered(recipe("topk", TASK), {"rescale": True})
+    small, large = fit(made, rows), fit(made, 1024.0 * rows)
+    torch.testing.assert_close(small.decoder, large.decoder)
+    torch.testing.assert_close(
+        small(rows).reconstruction * 1024, large(rows * 1024).reconstruction, rtol=1e-4, atol=1e-2
+    )
+
+
+def test_start_from_data_is_the_signed_principal_directions(rows):
+    made = altered(recipe("topk", TASK), {"start": FromData(2000)})
+    sae = Member(made, 0, rows).sae
+    centred = (rows - rows.mean(0)).double()
+    directions = torch.linalg.svd(centred, full_matrices=False).Vh
+    for i in range(8):
+        plus, minus = sae.decoder[2 * i].detach().double(), sae.decoder[2 * i + 1].detach().double()
+        assert abs(float(plus @ directions[i])) > 0.999
+        torch.testing.assert_close(plus, -minus)
+        assert float((centred @ plus).pow(3).sum()) >= 0
+    assert torch.equal(sae.encoder, sae.decoder)
+
+
+def test_principal_directions_stop_at_the_width(rows):
+    assert signed_principal_directions(rows, 100).shape == (24, 12)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (torch.zeros(10, 5), "wants"),
+        (torch.full((200, 12), torch.nan), "NaN"),
+        (torch.randn(50, 12), "batch=100"),
+    ],
+)
+def test_unfit_rows_are_refused(bad, words):
+    with pytest.raises(ValueError, match=words):
+        fit(recipe("topk", TASK), bad)
