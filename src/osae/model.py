@@ -53,14 +53,33 @@ class AuxK:
 @variant
 @dataclass(frozen=True)
 class Resample:
-    """Dead units start again from badly explained samples, `times` times until the share `until`."""
+    """Dead units start again from badly explained samples, `times` times between two shares of training.
+
+    A unit is dead when it has been silent for `dead_after` samples.
+    """
 
     times: int
+    since: float = 0.0
     until: float = 0.5
     dead_after: int = 50_000
 
 
-Revival = AuxK | Resample | None
+@variant
+@dataclass(frozen=True)
+class Split:
+    """Spare units take over half of those that explain worst, `times` times between two shares of training.
+
+    A unit is spare when the mean square of its value is below `weak` times the median unit's. A unit that
+    stands for two features at once leaves a large error wherever it speaks, and no gradient parts them.
+    """
+
+    times: int
+    since: float = 0.5
+    until: float = 0.85
+    weak: float = 0.1
+
+
+Revival = AuxK | Resample | Split | None
 
 
 @variant

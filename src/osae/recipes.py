@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from osae.config import variant
-from osae.model import AuxK, SAEConfig
+from osae.model import SAEConfig, Split
 from osae.prefix import Boundaries, Full, Mixed, PrefixWeights, RandomBoundaries, Sampled, Uniform
 from osae.schedule import KWarmup, LearningRate, Resort, Sweep
 from osae.sparsify import BatchTopK, ReLU, TopK
@@ -147,10 +147,9 @@ def group_ends(units: int, groups: int) -> tuple[int, ...]:
 
 
 def _plain(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
-    """What all recipes begin with: Adam at a constant rate that falls at the end, k warmed up, AuxK."""
-    revival = AuxK(k=min(task.units, 4 * task.active), coefficient=1 / 8, dead_after=50_000)
-    sae = SAEConfig(task.width, task.units, sparsifier, Full(), revival, decoder_bias=task.bias)
-    warmup = KWarmup(share=0.7, start=min(task.units, 5 * task.active))
+    """What all recipes begin with: Adam at a constant rate that falls at the end, k warmed up, splits."""
+    sae = SAEConfig(task.width, task.units, sparsifier, Full(), Split(20), decoder_bias=task.bias)
+    warmup = KWarmup(share=0.5, start=min(task.units, 5 * task.active))
     return Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.3), k_warmup=warmup)
 
 

@@ -79,6 +79,7 @@ def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
     return lambda step: max(0, min(units, units * (step - first) // max(last - first, 1)))
 
 
-def evenly(times: int, until: float, steps: int) -> tuple[int, ...]:
-    """The numbers of finished steps that divide the first share `until` of training in `times` parts."""
-    return tuple(sorted({max(1, round(steps * until * i / times)) for i in range(1, times + 1)}))
+def evenly(times: int, until: float, steps: int, since: float = 0.0) -> tuple[int, ...]:
+    """The numbers of finished steps that divide training from `since` to `until` in `times` parts."""
+    shares = [since + (until - since) * part / times for part in range(1, times + 1)]
+    return tuple(sorted({max(1, round(steps * share)) for share in shares}))

@@ -6,11 +6,12 @@ import torch
 from osae.config import altered
 from osae.data.source import Rows
 from osae.data.worlds import SparseWorld
-from osae.model import AuxK, Resample
+from osae.model import AuxK, Resample, Split
 from osae.recipes import RECIPES, FromData, Task, recipe
 from osae.schedule import Resort, Sweep
 from osae.train.loop import train
 from osae.train.member import Member
+from osae.train.revive import revive, two_directions
 from osae.train.simple import fit
 from osae.train.start import signed_principal_directions
 
@@ -78,7 +79,7 @@ def test_sorting_permutes_everything_and_changes_no_output(rows):
 def test_sorting_puts_gains_in_falling_order(rows):
     member = advanced(recipe("topk", TASK), rows, 60)
     member.resort(rows, 60)
-    code, atoms = member.sae.encode(rows, k=member._k_at(59)).dense(16).detach(), member.sae.decoder.detach()
+    code, atoms = member.sae.encode(rows, k=member.k_at(59)).dense(16).detach(), member.sae.decoder.detach()
     residual, gains = rows.clone(), []
     for unit in range(16):
         nearer = residual - code[:, unit : unit + 1] * atoms[unit]
@@ -100,7 +101,11 @@ def test_sorting_leaves_frozen_units_in_place(rows):
     assert torch.equal(member.sae.decoder[:frozen], held)
 
 
-@pytest.mark.parametrize("revival", [AuxK(4, 0.5, 200), Resample(10, 0.9, 200)], ids=["auxk", "resample"])
+@pytest.mark.parametrize(
+    "revival",
+    [AuxK(4, 0.5, 200), Resample(10, 0.0, 0.9, 200), Split(10, 0.0, 0.9)],
+    ids=lambda r: type(r).__name__,
+)
 def test_revival_brings_dead_units_back(revival, rows):
     """Units pushed below all others stay dead without revival, and come back with it."""
     shares = []
@@ -168,3 +173,29 @@ def test_principal_directions_stop_at_the_width(rows):
 def test_unfit_rows_are_refused(bad, words):
     with pytest.raises(ValueError, match=words):
         fit(recipe("topk", TASK), bad)
+
+
+def test_two_directions_are_found_in_a_mixture():
+    source = torch.Generator().manual_seed(0)
+    atoms = torch.nn.functional.normalize(torch.randn(2, 12, generator=source), dim=-1)
+    which = torch.randint(2, (300,), generator=source)
+    rows = torch.rand(300, 1, generator=source) * atoms[which] + 0.01 * torch.randn(300, 12, generator=source)
+    cosines = two_directions(rows) @ atoms.T
+    assert bool((cosines.max(1).values > 0.99).all())
+    assert sorted(cosines.argmax(1).tolist()) == [0, 1]
+
+
+def test_splitting_parts_a_unit_that_stands_for_two_features():
+    """Two features on one unit and another unit idle: the mixture is what gradients alone do not resolve."""
+    world = SparseWorld(width=12, units=4, active=1, zipf=0.0, samples=4000)
+    atoms, rows = world.dictionary(), world.draw().x
+    made = altered(recipe("topk", Task(12, 4, 1, samples=100, batch=100)), {"k_warmup": None})
+    member = Member(made, 0, rows)
+    mixed = torch.nn.functional.normalize(atoms[2] + atoms[3], dim=0)
+    with torch.no_grad():
+        member.sae.decoder.copy_(torch.stack([atoms[0], atoms[1], mixed, -mixed]))
+        member.sae.encoder.copy_(member.sae.decoder)
+    before = error(member.sae, rows)
+    revive(member, rows, 1)
+    assert error(member.sae, rows) < 0.1 * before
+    assert bool(((member.sae.decoder.detach() @ atoms.T).max(0).values > 0.98).all())

@@ -13,10 +13,11 @@ from importlib.resources import files
 from typing import Any
 
 from osae.config import altered, from_json
+from osae.model import Split
 from osae.recipes import Recipe, Task, recipe
 
 RATES = (3e-3, 1e-2)
-SHARES = (0.5, 0.7)
+SHARES = (0.4, 0.5)
 
 
 def grid(name: str) -> list[dict[str, Any]]:
@@ -25,7 +26,7 @@ def grid(name: str) -> list[dict[str, Any]]:
         return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.03, 0.1, 0.2, 0.3)})
     if name == "osae-paper":
         return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sweep.burn_in": (0.5, 0.7)})
-    return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sae.revival.coefficient": (0.0, 1 / 8)})
+    return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sae.revival": (None, Split(20))})
 
 
 def _product(axes: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:

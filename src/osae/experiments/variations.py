@@ -14,7 +14,7 @@ from osae.experiments.measure import EVALUATION_ROWS, interval
 from osae.experiments.toy import Options, Progress, chance, measured_rows, trained_saes
 from osae.experiments.trained import Job, all_trained
 from osae.experiments.tuned import tuned
-from osae.model import SAE, SAEConfig
+from osae.model import SAE, AuxK, SAEConfig
 from osae.prefix import Boundaries, Full, Geometric, Mixed, Piecewise, RandomBoundaries, Uniform, Zipf
 from osae.recipes import Recipe, Task, group_ends, recipe
 from osae.schedule import KWarmup, LearningRate, Sweep
@@ -117,8 +117,9 @@ def ablations(task: Task) -> list[Recipe]:
         "osae": {},
         "no re-sorting": {"resort": None},
         "no warm-up of k": {"k_warmup": None},
-        "warm-up of k from all units": {"k_warmup": KWarmup(0.7)},
-        "no revival": {"sae.revival": None},
+        "warm-up of k from all units": {"k_warmup": KWarmup(0.5)},
+        "no splitting": {"sae.revival": None},
+        "AuxK for splitting": {"sae.revival": AuxK(4 * task.active, 1 / 8)},
         "unit sweeping": {"sweep": Sweep(0.7, 1.0)},
         "unit sweeping, no re-sorting": {"sweep": Sweep(0.7, 1.0), "resort": None},
         "prefix uniform": {"sae.prefix": Uniform()},

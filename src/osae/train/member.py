@@ -5,17 +5,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae import metrics
-from osae.model import SAE, Resample
+from osae.model import SAE, AuxK, Resample, Split
 from osae.objective import Terms, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.recipes import Recipe
 from osae.schedule import active_units, evenly, frozen_units, learning_rate
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
+from osae.train.revive import revive
 from osae.train.start import started
 
 MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
-RESAMPLE_ROWS = 20_000  # rows among which badly explained ones are sought
+REVIVAL_ROWS = 20_000  # rows among which badly explained ones are sought
 
 
 def input_scale(rows: Float[Tensor, "N d"]) -> float:
@@ -36,13 +37,13 @@ class Member:
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64)
         steps, units = recipe.steps, recipe.sae.units
         self._lr_at = learning_rate(recipe.lr, steps)
-        self._k_at = active_units(recipe.k_warmup, getattr(recipe.sae.sparsifier, "k", units), units, steps)
+        self.k_at = active_units(recipe.k_warmup, getattr(recipe.sae.sparsifier, "k", units), units, steps)
         self._frozen_at = frozen_units(recipe.sweep, units, steps)
         resort, revival = recipe.resort, recipe.sae.revival
         self._resorts: tuple[int, ...] = evenly(resort.times, resort.until, steps) if resort else ()
-        self._resamples: tuple[int, ...] = ()
-        if isinstance(revival, Resample):
-            self._resamples = evenly(revival.times, revival.until, steps)
+        self._revivals: tuple[int, ...] = ()
+        if isinstance(revival, Resample | Split):
+            self._revivals = evenly(revival.times, revival.until, steps, revival.since)
         spec = recipe.sae.prefix
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._drawn = isinstance(spec, RandomBoundaries | Sampled)
@@ -62,7 +63,7 @@ class Member:
             weights = prefix_weights(
                 self.recipe.sae.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
             )
-        terms = objective(self.sae, x * self.scale, k=self._k_at(step), weights=weights, dead=self.dead(step))
+        terms = objective(self.sae, x * self.scale, k=self.k_at(step), weights=weights, dead=self.dead(step))
         self.optimizer.zero_grad()
         terms.total.backward()
         self._step(step)
@@ -70,9 +71,11 @@ class Member:
         return terms.detached()
 
     def dead(self, step: int) -> Tensor | None:
-        """Which units have been silent for too long; None without revival."""
+        """Which units have been silent for too long; None if the recipe does not ask."""
         revival = self.recipe.sae.revival
-        return None if revival is None else (step - self.last_fired) * self.recipe.batch > revival.dead_after
+        if not isinstance(revival, AuxK | Resample):
+            return None
+        return (step - self.last_fired) * self.recipe.batch > revival.dead_after
 
     @torch.no_grad()
     def _step(self, step: int) -> None:
@@ -102,8 +105,8 @@ class Member:
     @torch.no_grad()
     def tend(self, block: Float[Tensor, "N d"], done: int) -> None:
         """Sorting and resampling that are due after `done` steps, measured on rows of the block at hand."""
-        if done in self._resamples:
-            self._resample(self._rows(block, done, RESAMPLE_ROWS), done)
+        if done in self._revivals:
+            revive(self, self._rows(block, done, REVIVAL_ROWS) * self.scale, done)
         if self.recipe.resort is not None and done in self._resorts:
             last = done == self._resorts[-1]
             self.resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
@@ -119,32 +122,12 @@ class Member:
         """Units that are not frozen stand in order of their gain, with all that belongs to them."""
         activity = metrics.Coactivity(self.sae.decoder)
         for part in (rows * self.scale).split(MEASURE_ROWS):
-            code = self.sae.encode(part, k=self._k_at(done - 1))
+            code = self.sae.encode(part, k=self.k_at(done - 1))
             activity.update(code.values, code.units, part - self.sae.decoder_bias)
         order, frozen = activity.greedy_order(), self._frozen_at(done - 1)
         order = torch.cat([torch.arange(frozen), order[order >= frozen]])
         for tensor in self.unit_tensors():
             tensor.copy_(tensor[order])
-
-    def _resample(self, rows: Tensor, done: int) -> None:
-        """Dead units point at badly explained rows, drawn with chances ~ squared error; moments restart."""
-        dead = self.dead(done)
-        if dead is None or not bool(dead.any()):
-            return
-        rows = rows * self.scale
-        code = self.sae.encode(rows, k=self._k_at(done - 1))
-        residual = rows - self.sae.decode(code)
-        which = dead.nonzero().squeeze(-1)
-        error = residual.square().sum(-1).double()
-        drawn = error.multinomial(
-            len(which), replacement=True, generator=generator(self.seed, "resample", done)
-        )
-        atoms = torch.nn.functional.normalize(residual[drawn], dim=-1)
-        for tensor in self.unit_tensors():
-            tensor[which] = 0
-        self.sae.decoder[which] = atoms
-        self.sae.encoder[which] = atoms
-        self.last_fired[which] = done
 
     def unit_tensors(self) -> list[Tensor]:
         """Every tensor with one row per unit: parameters, optimizer moments, counters."""
