@@ -2,8 +2,7 @@
 
 import os
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
+import torch
 from jaxtyping import install_import_hook
 
 import tests.typechecker  # noqa: F401  (the hook below looks it up by name)
@@ -19,7 +18,5 @@ CHECKED = (
     "osae.train",
 )
 install_import_hook(CHECKED, "tests.typechecker.checked")
-
-import torch
-
+os.environ.setdefault("TRITON_INTERPRET", "1")
 torch.set_num_threads(1)

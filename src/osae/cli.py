@@ -108,12 +108,17 @@ def _reproduce(asked: argparse.Namespace) -> int:
     return 0
 
 
+NARROW_COLUMNS = ["stability_pairs", "stability_truth", "orderedness_pairs", "orderedness_truth", "mse"]
+
+
 def _print_results(results: dict[str, Any]) -> None:
     from rich.console import Console
 
     from osae.report import rich_tables
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    if console.width < 100 and "columns" not in results:
+        results = {**results, "columns": NARROW_COLUMNS}
     for table in rich_tables(results):
         console.print(table)
     for note in results["notes"]:

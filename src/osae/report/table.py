@@ -214,7 +214,7 @@ def rich_table(results: Mapping[str, Any]) -> "Table":
     title = Text(str(results.get("title") or results.get("experiment") or ""), style="bold")
     caption = Text("± standard deviation; bold: best, or not told apart from the best", style="dim")
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("Method")
+    table.add_column("Method", no_wrap=True)
     for column in columns:
         table.add_column("\n".join(column.title.rsplit(" ", 1)), justify="right", no_wrap=True)
     for section in sections_of(results):

@@ -47,7 +47,7 @@ def _resample(member: "Member", residual: Tensor, done: int) -> None:
 
 
 def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, done: int) -> None:
-    """Each spare unit and one of the units with the largest error where they speak share the latter's work."""
+    """Each spare unit shares the work of a unit with a large error wherever it speaks."""
     energy, count = values.square().sum(0), (values > 0).sum(0)
     spare = energy < weak * energy.median()
     badness = ((values > 0).to(residual.dtype).T @ residual.square().sum(-1)) / count.clamp(min=1)

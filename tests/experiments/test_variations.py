@@ -1,0 +1,84 @@
+"""Every experiment, small: it runs, and what it claims is in its numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from osae.data.worlds import SparseWorld
+from osae.experiments import EXPERIMENTS, Options
+from osae.experiments.tuned import grid, record, tuned
+from osae.experiments.variations import ablations, zipf_recipes
+from osae.recipes import RECIPES, Task
+from osae.report import write_report
+
+TASK = Task(80, 100, 5, samples=3_000_000)
+
+
+def run(name, tmp_path, **choices):
+    options = replace(Options(tmp_path, seeds=2, quick=True, jobs=1), **choices)
+    seen = []
+    results = EXPERIMENTS[name](options, lambda done, total, text: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
+    write_report({"schema": 1, "experiment": name, **results}, tmp_path)
+    return results
+
+
+def test_pca_world_gives_principal_directions_in_order(tmp_path):
+    results = run("pca", tmp_path)
+    ordered, plain = results["rows"]
+    assert ordered["least_cosine"]["low"] >= 0.99
+    assert plain["least_cosine"]["mean"] < 0.9
+    assert ordered["mse"]["mean"] == pytest.approx(ordered["least_possible_mse"]["mean"], rel=0.02)
+
+
+def test_order_is_by_energy_where_frequency_disagrees(tmp_path):
+    results = run("energy", tmp_path)
+    rows = {row["method"]: row for row in results["rows"]}
+    for method in ("osae", "osae-paper"):
+        assert rows[method]["orderedness_energy"]["mean"] > 0.8
+        assert rows[method]["orderedness_frequency"]["mean"] < 0
+
+
+def test_sizes_and_ablations_run(tmp_path):
+    small = SparseWorld(width=12, units=10, active=2, samples=2000)
+    results = run("sizes", tmp_path / "sizes", world=small, methods=("topk", "osae"))
+    assert [section["world"]["units"] for section in results["sections"]] == [10, 30, 50]
+    results = run("ablate", tmp_path / "ablate", world=small)
+    assert {"osae", "no re-sorting", "unit sweeping", "prefix uniform"} <= {
+        r["method"] for r in results["rows"]
+    }
+
+
+def test_tuning_gives_every_method_as_many_trials_and_keeps_them(tmp_path):
+    assert len({len(grid(name)) for name in RECIPES}) == 1
+    small = SparseWorld(width=12, units=10, active=2, samples=2000)
+    results = run("tuning", tmp_path, world=small, methods=("vanilla", "topk"))
+    assert len(results["rows"]) == 2 * len(grid("topk"))
+    assert (tmp_path / "tuned.json").exists()
+
+
+def test_shipped_trials_cover_every_recipe_and_the_chosen_one_is_the_best():
+    shipped = record()
+    for name in RECIPES:
+        trials = [trial for trial in shipped["trials"] if trial["method"] == name]
+        assert len(trials) == len(grid(name))
+        sparse = [trial for trial in trials if trial["l0"] <= 5.5]
+        best = min(sparse, key=lambda trial: trial["mse"])
+        assert shipped["chosen"][name] == best["changes"]
+        assert tuned(name, TASK).name == name
+
+
+def test_zipf_recipes_follow_the_appendix():
+    made = {r.name: r for r in zipf_recipes(SparseWorld(16, 32, 3, zipf=1.5, samples=50_000), 30_000)}
+    assert all(r.steps == 30_000 for r in made.values())
+    assert made["osae-paper"].sae.prefix.alpha == 1.5
+    assert len(made["matryoshka-fixed"].sae.prefix.ends) == 8
+    assert made["matryoshka-random"].sae.prefix.count == 4
+    assert made["vanilla"].sae.sparsifier.l1 == 0.01
+    assert made["topk"].lr.peak == 1e-4
+
+
+def test_ablations_change_one_choice_each():
+    base, *others = ablations(TASK)
+    for other in others:
+        assert replace(other, name=base.name) != base
