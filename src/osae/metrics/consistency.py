@@ -1,0 +1,129 @@
+"""Do two dictionaries hold the same atoms, and in the same order?
+
+Shapes: Ka, Kb units, d width. Dictionaries hold one atom per row; rows are scaled to length one here.
+
+With C the cosines of all pairs of atoms and mu the one-to-one matching of greatest total cosine,
+
+    stability   = mean of C[j, mu(j)] ,
+    orderedness = Spearman correlation of j and mu(j) = 1 - 6 sum_j (j - mu(j))^2 / (K (K^2 - 1)) .
+
+When Ka and Kb differ, every unit of the smaller dictionary is matched, and orderedness is the Spearman
+correlation over the matched pairs alone: each index is replaced by its rank among the matched units of its
+own side. On equal sizes this is the formula above. One matched pair is in order by definition: 1.0.
+
+If several matchings share the greatest total (repeated atoms), the solver picks one of them; stability does
+not depend on the choice, orderedness may.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from osae.metrics.assignment import match_atoms
+from osae.metrics.matching import Matching
+
+
+class Consistency(NamedTuple):
+    """Stability and orderedness, with the matching both were read from."""
+
+    stability: float
+    orderedness: float
+    matching: Matching
+
+
+class PrefixConsistency(NamedTuple):
+    """Consistency at one prefix length p, of both kinds.
+
+    `stability` and `orderedness` come from matching the first p atoms of each dictionary anew.
+    `stability_of_full` and `orderedness_of_full` come from the matching of the whole dictionaries, over the
+    pairs whose left unit is among the first p; NaN if there is none.
+    """
+
+    length: int
+    stability: float
+    orderedness: float
+    stability_of_full: float
+    orderedness_of_full: float
+
+
+def stability(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> float:
+    """The mean cosine of matched atoms; of |cosine|, matched by it too, if `absolute`."""
+    return consistency(a, b, absolute=absolute).stability
+
+
+def orderedness(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> float:
+    """The Spearman correlation of the matched units' indices."""
+    return consistency(a, b, absolute=absolute).orderedness
+
+
+def consistency(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> Consistency:
+    """Stability, orderedness and their matching, from one matching run."""
+    return consistency_of(match_atoms(a, b, absolute=absolute))
+
+
+def consistency_of(matching: Matching) -> Consistency:
+    """Stability and orderedness of a matching that is already there."""
+    order = rank_correlation(matching.left, matching.right)
+    return Consistency(float(matching.similarity.mean()), order, matching)
+
+
+def prefix_consistency(
+    a: Float[Tensor, "Ka d"],
+    b: Float[Tensor, "Kb d"],
+    lengths: Sequence[int] | None = None,
+    *,
+    absolute: bool = False,
+    full: Matching | None = None,
+) -> list[PrefixConsistency]:
+    """Consistency of the prefixes, one entry per length; `default_prefixes` unless lengths are given.
+
+    A prefix longer than one of the dictionaries takes all of it. Give `full`, the matching of the whole
+    dictionaries under the same `absolute`, if it is already there.
+    """
+    if lengths is None:
+        lengths = default_prefixes(min(len(a), len(b)))
+    longest = max(len(a), len(b))
+    for length in lengths:
+        if not 1 <= length <= longest:
+            raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
+    if full is None:
+        full = match_atoms(a, b, absolute=absolute)
+    return [_at_length(a, b, length, full, absolute=absolute) for length in lengths]
+
+
+def _at_length(a: Tensor, b: Tensor, length: int, full: Matching, *, absolute: bool) -> PrefixConsistency:
+    whole = length >= len(a) and length >= len(b)
+    anew = consistency_of(full if whole else match_atoms(a[:length], b[:length], absolute=absolute))
+    within = full.left < length
+    if bool(within.any()):
+        mean_of_full = float(full.similarity[within].mean())
+        order_of_full = rank_correlation(full.left[within], full.right[within])
+    else:
+        mean_of_full = order_of_full = float("nan")
+    return PrefixConsistency(length, anew.stability, anew.orderedness, mean_of_full, order_of_full)
+
+
+def default_prefixes(units: int) -> tuple[int, ...]:
+    """The powers of two from 16 below `units`, and `units` itself."""
+    if units < 1:
+        raise ValueError(f"units={units}: a dictionary has at least 1 unit.")
+    powers = (2**exponent for exponent in range(4, units.bit_length()))
+    return (*(power for power in powers if power < units), units)
+
+
+def rank_correlation(left: Int[Tensor, "n"], right: Int[Tensor, "n"]) -> float:
+    """Spearman's correlation of two lists of distinct numbers; 1.0 for a single pair."""
+    n = len(left)
+    if n == 1:
+        return 1.0
+    apart = (_ranks(left) - _ranks(right)).double()
+    return 1.0 - 6.0 * float(apart.square().sum()) / (n * (n * n - 1))
+
+
+def _ranks(numbers: Tensor) -> Tensor:
+    ranks = torch.empty_like(numbers)
+    ranks[numbers.argsort()] = torch.arange(len(numbers), dtype=numbers.dtype)
+    return ranks
