@@ -199,7 +199,7 @@ def pca(options: Options, progress: Progress) -> dict[str, Any]:
 def pca_recipe(world: PCAWorld, name: str, prefix: Uniform | Full) -> Recipe:
     """A linear autoencoder under a prefix distribution."""
     sae = SAEConfig(world.width, world.units, Linear(), prefix, encoder_bias=False, decoder_bias=False)
-    return Recipe(name, sae, samples=100 * world.samples, batch=500, lr=LearningRate(1e-2, decay=0.7))
+    return Recipe(name, sae, samples=30 * world.samples, batch=500, lr=LearningRate(2e-2, decay=0.8))
 
 
 @torch.no_grad()

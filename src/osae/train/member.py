@@ -16,7 +16,7 @@ from osae.train.revive import revive
 from osae.train.start import started
 
 MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
-REVIVAL_ROWS = 20_000  # rows among which badly explained ones are sought
+REVIVAL_ROWS = 50_000  # rows among which badly explained ones are sought
 
 
 def input_scale(rows: Float[Tensor, "N d"]) -> float:

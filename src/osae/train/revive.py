@@ -16,7 +16,8 @@ from osae.seeds import generator
 if TYPE_CHECKING:
     from osae.train.member import Member
 
-ROUNDS = 10  # of two-means; it settles in three or four
+ROUNDS = 10  # of two-means and of drawing near; both settle in three or four
+ALIGNED = 0.5  # cosine from which a row counts as explained by a new direction
 LEAST_SAMPLES = 20  # a unit seen less often is not split: its two halves would be noise
 
 
@@ -47,22 +48,57 @@ def _resample(member: "Member", residual: Tensor, done: int) -> None:
 
 
 def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, done: int) -> None:
-    """Each spare unit shares the work of a unit with a large error wherever it speaks."""
-    energy, count = values.square().sum(0), (values > 0).sum(0)
+    """Each spare unit goes where it lowers the error most: half of another unit's work, or what nobody explains."""
+    energy = values.square().sum(0)
     spare = energy < weak * energy.median()
-    badness = ((values > 0).to(residual.dtype).T @ residual.square().sum(-1)) / count.clamp(min=1)
-    badness[spare | (count < LEAST_SAMPLES)] = -1
-    worst = badness.argsort(descending=True, stable=True)[: int((badness >= 0).sum())]
-    sae = member.sae
-    for new, old in zip(spare.nonzero().squeeze(-1).tolist(), worst.tolist(), strict=False):
-        speaks = values[:, old] > 0
-        atom, row, bias = sae.decoder[old].clone(), sae.encoder[old].clone(), sae.encoder_bias[old].clone()
-        halves = two_directions(residual[speaks] + values[speaks, old].unsqueeze(-1) * atom)
-        both = torch.tensor([old, new])
-        _forget(member, both, done)
-        sae.decoder[both] = halves
-        sae.encoder[both] = row + halves - atom if not sae.config.tied else halves
-        sae.encoder_bias[both] = bias
+    speaks = (values > 0) & ~spare
+    sae, residual = member.sae, residual.clone()
+    for new in spare.nonzero().squeeze(-1).tolist():
+        old = _worst(speaks, residual)
+        atom = sae.decoder[old].clone()
+        parts = residual[speaks[:, old]] + values[speaks[:, old], old].unsqueeze(-1) * atom
+        halves = two_directions(parts)
+        left = parts - _explained(parts, halves)
+        direction = unexplained_direction(residual)
+        alone = residual - _explained(residual, direction.unsqueeze(0), aligned=ALIGNED)
+        if residual[speaks[:, old]].square().sum() - left.square().sum() > (
+            residual.square().sum() - alone.square().sum()
+        ):
+            row, bias = sae.encoder[old].clone(), sae.encoder_bias[old].clone()
+            both = torch.tensor([old, new])
+            _forget(member, both, done)
+            sae.decoder[both] = halves
+            sae.encoder[both] = row + halves - atom if not sae.config.tied else halves
+            sae.encoder_bias[both] = bias
+            residual[speaks[:, old]] = left
+        else:
+            _forget(member, torch.tensor([new]), done)
+            sae.decoder[new] = direction
+            sae.encoder[new] = direction
+            residual = alone
+
+
+def _worst(speaks: Tensor, residual: Tensor) -> int:
+    """The unit with the largest mean error where it speaks, among those that speak often enough."""
+    count = speaks.sum(0)
+    badness = (speaks.to(residual.dtype).T @ residual.square().sum(-1)) / count.clamp(min=1)
+    return int(badness.masked_fill(count < LEAST_SAMPLES, -1.0).argmax())
+
+
+def _explained(rows: Tensor, directions: Tensor, *, aligned: float = 0.0) -> Tensor:
+    """The best that one direction each does for the rows; nothing for rows less aligned than `aligned`."""
+    along = rows @ directions.T
+    best = along.max(-1)
+    kept = best.values.clamp(min=0) * (best.values >= aligned * rows.norm(dim=-1))
+    return kept.unsqueeze(-1) * directions[best.indices]
+
+
+def unexplained_direction(residual: Float[Tensor, "n d"]) -> Float[Tensor, "d"]:
+    """A direction that many rows share: the worst row's, drawn towards the large rows beside it."""
+    direction = normalize(residual[residual.square().sum(-1).argmax()], dim=0)
+    for _ in range(ROUNDS):
+        direction = normalize((residual @ direction).relu().pow(3) @ residual, dim=0)
+    return direction
 
 
 def two_directions(rows: Float[Tensor, "n d"]) -> Float[Tensor, "2 d"]:

@@ -1,0 +1,258 @@
+"""The contract on the CPU: numba loops over blocks, spread over as many threads as torch uses.
+
+Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
+
+Nothing here is of size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so
+results do not depend on the number of threads.
+"""
+
+# autograd Functions name their own arguments
+# pyright: reportIncompatibleMethodOverride=false
+
+import functools
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from osae.kernels import loops
+
+COLUMNS = 256  # width of a block of the walks: wide enough to stream, narrow enough for two at d = 512
+SAMPLES = 1024  # samples walked together: their residuals stay in the last cache
+PIECES = 4  # per thread, of loops whose rows do not depend on each other: evens out a busy core
+BUFFER = 2**23  # pre-activations that exist at once: 32 MB in float32
+
+
+def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
+    """The ordered loss of each sample (B,)."""
+    _compile(decoder.dtype)
+    _check_units(units, len(decoder))
+    return _PrefixLoss.apply(x, values, units, decoder, weights)
+
+
+def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of relu(x E^T + bias) in each row, by rising unit, and their units."""
+    _compile(encoder.dtype)
+    values, units = _TopK.apply(x, encoder, bias, k)
+    return values, units
+
+
+def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
+    """The sum of each sample's atoms (B, d)."""
+    _compile(decoder.dtype)
+    _check_units(units, len(decoder))
+    return _Decode.apply(values, units, decoder)
+
+
+def top(pre: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest positive entries of `pre` + `bias` in each row and where they stand; overwrites `pre`."""
+    _compile(pre.dtype)
+    values, units = pre.new_empty(len(pre), k), pre.new_empty(len(pre), k, dtype=torch.int64)
+    _select(pre, bias, values, units)
+    return values, units
+
+
+class _PrefixLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, values, units, decoder, weights):
+        values, decoder = values.contiguous(), decoder.contiguous()
+        mass = np.cumsum(_array(weights.double())[::-1])[::-1].copy()
+        starts, slots = loops.by_unit(_array(values), _array(units.contiguous()), len(decoder), SAMPLES)
+        groups, blocks = _cuts(len(x), SAMPLES), _columns(x.shape[1])
+        residuals = torch.empty_like(x, memory_format=torch.contiguous_format)
+        losses = np.empty((len(blocks), len(x)))
+        args = _array(x.contiguous()), _array(values), _array(decoder), mass
+        out = _array(residuals)
+
+        def walk(group: int, block: int) -> None:
+            where = (*groups[group], *blocks[block])
+            loops.prefix_forward(*args, starts[group], slots, *where, out, losses[block])
+
+        _spread(walk, list(itertools.product(range(len(groups)), range(len(blocks)))))
+        ctx.save_for_backward(values, decoder, residuals)
+        ctx.turned = mass, starts, slots
+        return torch.from_numpy(losses.sum(0)).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        values, decoder, residuals = ctx.saved_tensors
+        mass, starts, slots = ctx.turned
+        blocks = _columns(decoder.shape[1])
+        dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
+        parts = np.zeros((len(blocks), values.numel()), _array(values).dtype)
+        args = _array(values), _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
+        outs = np.empty_like(args[3]), _array(dx)
+        out = _array(ddecoder)
+
+        def walk(block: int, _: int) -> None:
+            loops.prefix_backward(*args, starts, slots, *blocks[block], *outs, parts[block], out)
+
+        _spread(walk, [(block, 0) for block in range(len(blocks))])
+        return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
+
+
+class _TopK(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, encoder, bias, k):
+        x, encoder = x.contiguous(), encoder.contiguous()
+        count = len(encoder)
+        shift = x.new_zeros(count) if bias is None else bias.contiguous()
+        values, units = x.new_empty(len(x), k), x.new_empty(len(x), k, dtype=torch.int64)
+        step = max(1, min(len(x), BUFFER // count))
+        buffer = x.new_empty(step, count)
+        for start in range(0, len(x), step):
+            rows = x[start : start + step]
+            torch.mm(rows, encoder.T, out=buffer[: len(rows)])
+            _select(buffer[: len(rows)], shift, values[start : start + step], units[start : start + step])
+        ctx.mark_non_differentiable(units)
+        ctx.save_for_backward(x, encoder, values, units)
+        ctx.biased = bias is not None
+        return values, units
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream, _):
+        x, encoder, values, units = ctx.saved_tensors
+        upstream = upstream.contiguous()
+        dx = _gathered(upstream, values, units, encoder) if ctx.needs_input_grad[0] else None
+        dencoder, dbias = _scattered(upstream, values, units, x, len(encoder))
+        return dx, dencoder, dbias if ctx.biased else None, None
+
+
+class _Decode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values, units, decoder):
+        values, units, decoder = values.contiguous(), units.contiguous(), decoder.contiguous()
+        ctx.save_for_backward(values, units, decoder)
+        return _gathered(values, values, units, decoder)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        values, units, decoder = ctx.saved_tensors
+        upstream = upstream.contiguous()
+        dvalues = torch.empty_like(values)
+        args = _array(values), _array(units), _array(decoder), _array(upstream)
+        out = _array(dvalues)
+        _spread(lambda a, b: loops.gather_dot(*args, a, b, out), _rows(len(values)))
+        return dvalues, None, _scattered(values, values, units, upstream, len(decoder))[0]
+
+
+def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
+    """Fill `values` and `units` with the largest positive entries of `pre` + `bias`; overwrites `pre`."""
+    bits = pre.view(torch.int32 if pre.dtype == torch.float32 else torch.int64)
+    args = _array(pre), _array(bits), _array(bias), values.shape[1]
+    outs = _array(values), _array(units)
+    _spread(lambda a, b: loops.select_top(*args, a, b, *outs), _rows(len(pre)))
+
+
+def _gathered(values: Tensor, active: Tensor, units: Tensor, table: Tensor) -> Tensor:
+    """sum_t values[b, t] table[units[b, t]] for each sample (B, d); entries with `active` 0 left out."""
+    out = values.new_empty(len(values), table.shape[1])
+    args = _array(values), _array(active), _array(units), _array(table)
+    target = _array(out)
+    _spread(lambda a, b: loops.gather_sum(*args, a, b, target), _rows(len(values)))
+    return out
+
+
+def _scattered(
+    values: Tensor, active: Tensor, units: Tensor, rows: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """For each unit the sum of value * row (K, d), and of value (K,), over the samples where it is active."""
+    out, sums = rows.new_empty(count, rows.shape[1]), rows.new_empty(count)
+    starts, slots = loops.by_unit(_array(active), _array(units), count, max(len(values), 1))
+    args = _array(values), starts[0], slots, _array(rows)
+    outs = _array(out), _array(sums)
+    _spread(lambda a, b: loops.scatter_outer(*args, a, b, *outs), _rows(count))
+    return out, sums
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().numpy()
+
+
+def _check_units(units: Tensor, count: int) -> None:
+    if units.numel() and (bad := loops.bad_unit(_array(units.contiguous()), count)):
+        raise ValueError(f"unit {bad} in a code for {count} units: give units from 0 to {count - 1}.")
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def _cuts(length: int, width: int) -> list[tuple[int, int]]:
+    """0..length cut into ranges of `width`, the last one shorter."""
+    return [(start, min(length, start + width)) for start in range(0, length, width)]
+
+
+def _rows(length: int) -> list[tuple[int, int]]:
+    """The rows cut into a few pieces per thread; a row's result does not depend on the cuts."""
+    threads = torch.get_num_threads()
+    return _cuts(length, max(1, -(-length // (PIECES * threads)) if threads > 1 else length))
+
+
+def _columns(width: int) -> list[tuple[int, int]]:
+    """The width cut into blocks of about COLUMNS, whatever the number of threads: sums depend on the cuts."""
+    blocks = max(1, round(width / COLUMNS))
+    return _cuts(width, -(-width // (16 * blocks)) * 16)
+
+
+def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) -> None:
+    """Do `work` for every task, on as many threads as torch uses.
+
+    Not numba's own threads: those of its portable layer abort the process when two Python threads
+    train at the same time, and its OpenMP threads do not survive a fork.
+    """
+    threads = min(torch.get_num_threads(), len(tasks))
+    if threads < 2:
+        for task in tasks:
+            work(*task)
+        return
+    turn = itertools.count()  # shared: a thread that is held up takes fewer tasks
+
+    def labour() -> None:
+        while (i := next(turn)) < len(tasks):
+            work(*tasks[i])
+
+    helpers = [_pool().submit(labour) for _ in range(threads - 1)]
+    labour()
+    for helper in helpers:
+        helper.result()
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="osae")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
+
+
+# --- compilation ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _compile(dtype: torch.dtype) -> None:
+    """Compile every loop for `dtype`, or load it from numba's cache on disk; says so if it takes long."""
+    note = threading.Timer(2.0, _say_compiling)
+    note.daemon = True
+    note.start()
+    try:
+        with torch.enable_grad():
+            x = torch.ones(1, 1, dtype=dtype, requires_grad=True)
+            values, units = _TopK.apply(x, x, None, 1)
+            (_PrefixLoss.apply(x, values, units, x, x[0]) + _Decode.apply(values, units, x)[0]).backward()
+        loops.bad_unit(_array(units), 1)
+    finally:
+        note.cancel()
+
+
+def _say_compiling() -> None:
+    print("osae: compiling CPU kernels once (about 15 s) ...", file=sys.stderr, flush=True)

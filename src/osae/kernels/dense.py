@@ -1,0 +1,114 @@
+"""The contract by matrix products over all K units, for codes that are hardly sparse (warm-up of k).
+
+Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code, m units in a block.
+
+With a dense code z (B, K) every prefix length has its own residual r_j = x - sum_{i<=j} z_i d_i and
+
+    L = sum_j p_j |r_j|^2 .
+
+Units go in blocks c..e-1. Inside one, with R = r_{c-1}, s_i = sum_{j=i..e-2} p_j and G = D D^T of the block,
+
+    L_block = s_c |R|^2 - 2 sum_i s_i z_i d_i.R + sum_ij s_max(i,j) z_i z_j G_ij + p_{e-1} |r_{e-1}|^2 .
+
+The Gram form over all units at once would cost K/d times more and lose digits: |x|^2 cancels against the
+rest when the loss is small. Here a block only subtracts what its own m units explain, from the residual
+the earlier ones left, and each block's last residual is squared outright.
+
+Going back, with a_i = sum_{j>=i} p_j r_j, the suffix sums inside a block are
+a_i = A + s_i R - sum_j s_max(i,j) z_j d_j with A = a_e + p_{e-1} r_{e-1}, and dz_i = -2 a_i.d_i,
+dd_i = -2 sum_b z_i a_i, dx = 2 a_0.
+"""
+
+# autograd Functions name their own arguments
+# pyright: reportIncompatibleMethodOverride=false
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK = 64  # units in a block: 128 was no faster, 32 slower; more costs B m^2, fewer makes thin products
+
+
+def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
+    """The ordered loss of each sample (B,)."""
+    return _PrefixLoss.apply(x, _spread_out(values, units, len(decoder)), decoder, weights)
+
+
+def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of relu(x E^T + bias) in each row, and their units."""
+    pre = x @ encoder.T
+    pre = (pre if bias is None else pre + bias).relu()
+    if k == len(encoder):
+        return pre, torch.arange(k, device=x.device).expand(len(x), k)
+    picked, units = _top(pre.detach(), k)
+    return torch.where(picked != 0, pre.gather(-1, units), 0), units
+
+
+def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
+    """The sum of each sample's atoms (B, d)."""
+    return _spread_out(values, units, len(decoder)) @ decoder
+
+
+def _spread_out(values: Tensor, units: Tensor, count: int) -> Tensor:
+    """The code as a table (B, K); padding gets no gradient."""
+    values = torch.where(values != 0, values, 0)
+    return values.new_zeros(len(values), count).scatter_add(-1, units, values)
+
+
+def _top(pre: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row and where they stand; torch.topk, but several times faster on the CPU."""
+    if pre.device.type != "cpu" or pre.dtype not in (torch.float32, torch.float64):
+        return torch.topk(pre, k)
+    from osae.kernels import cpu
+
+    return cpu.top(pre.clone(), pre.new_zeros(pre.shape[1]), k)
+
+
+class _PrefixLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, code, decoder, weights):
+        rest, loss = x, x.new_zeros(len(x))
+        for block in _blocks(len(decoder)):
+            z, atoms = code[:, block], decoder[block]
+            p, s, overlap = _inside(weights[block], x.dtype)
+            after = torch.addmm(rest, z, atoms, alpha=-1)
+            cross = (z @ (overlap * (atoms @ atoms.T))).addmm_(rest, atoms.T * s, alpha=-2)
+            loss += s[0] * rest.square().sum(-1) + (z * cross).sum(-1) + p * after.square().sum(-1)
+            rest = after
+        ctx.save_for_backward(code, decoder, weights, rest)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        code, decoder, weights, rest = ctx.saved_tensors
+        scale = -2 * upstream.unsqueeze(-1)
+        suffix = torch.zeros_like(rest)  # a_i times -2 and the upstream gradient
+        dcode, ddecoder = torch.empty_like(code), torch.empty_like(decoder)
+        for block in reversed(_blocks(len(decoder))):
+            z, atoms = code[:, block], decoder[block]
+            p, s, overlap = _inside(weights[block], rest.dtype)
+            suffix.addcmul_(p * scale, rest)
+            rest = torch.addmm(rest, z, atoms)
+            scaled = scale * z
+            dcode[:, block] = (
+                suffix @ atoms.T + scale * (rest @ (atoms.T * s)) - scaled @ (overlap * (atoms @ atoms.T))
+            )
+            ddecoder[block] = (
+                z.T @ suffix + s[:, None] * (scaled.T @ rest) - (overlap * (scaled.T @ z)) @ atoms
+            )
+            suffix.addcmul_(s[0] * scale, rest).addmm_(scaled * s, atoms, alpha=-1)
+        return -suffix, dcode, ddecoder, None
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(start, min(count, start + BLOCK)) for start in range(0, count, BLOCK)]
+
+
+def _inside(weights: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The weight of the block's last prefix; s_i of the others (m,); s_max(i,j) (m, m)."""
+    inner = weights.double().clone()
+    inner[-1] = 0
+    s = inner.flip(0).cumsum(0).flip(0)
+    place = torch.arange(len(s), device=s.device)
+    return weights[-1].to(dtype), s.to(dtype), s[torch.maximum(place[:, None], place)].to(dtype)

@@ -1,0 +1,282 @@
+"""The contract on the GPU: triton programs, one per sample or unit and block of the width.
+
+Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
+
+Sums run in float32 (float64 for float64 data), whatever the type of the data. The gradient of a dictionary is
+gathered unit by unit in a fixed order, except in the backward walk of the all-prefix loss, where samples add
+to it as they come; after torch.use_deterministic_algorithms(True) that one has a fixed order too.
+"""
+
+# autograd Functions name their own arguments
+# pyright: reportIncompatibleMethodOverride=false
+# triton turns arguments into constexpr itself
+# pyright: reportArgumentType=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BUFFER = 2**26  # pre-activations, or gradients of single entries, that exist at once: 256 MB in float32
+
+
+def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
+    """The ordered loss of each sample (B,)."""
+    return _PrefixLoss.apply(x, values, units, decoder, weights)
+
+
+def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of relu(x E^T + bias) in each row, and their units."""
+    values, units = _TopK.apply(x, encoder, bias, k)
+    return values, units
+
+
+def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
+    """The sum of each sample's atoms (B, d)."""
+    return _Decode.apply(values, units, decoder)
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _walk_forward(
+    x, values, units, decoder, shares, residuals, losses, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Walk one block of one sample's residual over its units, which come sorted."""
+    b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    columns = block * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < d
+    rest = tl.load(x + b * d + columns, mask=inside, other=0.0).to(ACC)
+    total = tl.load(shares + b * (k + 1)) * rest * rest
+    for t in range(k):
+        value = tl.load(values + b * k + t).to(ACC)
+        unit = tl.load(units + b * k + t)
+        atom = tl.load(decoder + unit * d + columns, mask=inside, other=0.0).to(ACC)
+        rest -= value * atom
+        total += tl.load(shares + b * (k + 1) + t + 1) * rest * rest
+    tl.store(residuals + b * d + columns, rest, mask=inside)
+    tl.store(losses + block * tl.num_programs(0).to(tl.int64) + b, tl.sum(total, 0))
+
+
+@triton.jit
+def _walk_back(
+    values, units, decoder, shares, residuals, upstream, dx, dvalues, ddecoder, entries, k, d,
+    ATOMIC: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Walk it back with the suffix sum of weighted residuals; see `osae.kernels.loops.prefix_backward`.
+
+    An entry's share in its atom's gradient is added to `ddecoder`, or else stored in `entries` (B, k, d).
+    """
+    b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    samples = tl.num_programs(0).to(tl.int64)
+    columns = block * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < d
+    scale = -2 * tl.load(upstream + b).to(ACC)
+    rest = tl.load(residuals + b * d + columns, mask=inside, other=0.0)
+    suffix = tl.zeros([BLOCK], dtype=ACC)
+    for back in range(k):
+        t = k - 1 - back
+        value = tl.load(values + b * k + t).to(ACC)
+        unit = tl.load(units + b * k + t)
+        atom = tl.load(decoder + unit * d + columns, mask=inside, other=0.0).to(ACC)
+        suffix += scale * tl.load(shares + b * (k + 1) + t + 1) * rest
+        tl.store(dvalues + (block * samples + b) * k + t, tl.sum(suffix * atom, 0))
+        if ATOMIC:
+            tl.atomic_add(ddecoder + unit * d + columns, value * suffix, mask=inside)
+        else:
+            tl.store(entries + (b * k + t) * d + columns, value * suffix, mask=inside)
+        rest += value * atom
+    suffix += scale * tl.load(shares + b * (k + 1)) * rest
+    tl.store(dx + b * d + columns, -suffix, mask=inside)
+
+
+@triton.jit
+def _gather_sum(values, units, table, out, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """One block of out[b] = sum_t values[b, t] table[units[b, t]]."""
+    b = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < d
+    total = tl.zeros([BLOCK], dtype=ACC)
+    for t in range(k):
+        value = tl.load(values + b * k + t).to(ACC)
+        unit = tl.load(units + b * k + t)
+        total += value * tl.load(table + unit * d + columns, mask=inside, other=0.0).to(ACC)
+    tl.store(out + b * d + columns, total, mask=inside)
+
+
+@triton.jit
+def _gather_dot(units, table, rows, out, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """out[b, t] = rows[b] . table[units[b, t]]."""
+    b = tl.program_id(0).to(tl.int64)
+    place = b * k + tl.program_id(1)
+    unit = tl.load(units + place)
+    total = tl.zeros([BLOCK], dtype=ACC)
+    for start in range(0, d, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        atom = tl.load(table + unit * d + columns, mask=columns < d, other=0.0).to(ACC)
+        total += atom * tl.load(rows + b * d + columns, mask=columns < d, other=0.0).to(ACC)
+    tl.store(out + place, tl.sum(total, 0))
+
+
+@triton.jit
+def _scatter_outer(values, starts, slots, rows, out, per, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """One block of out[u] += sum of values[slot] rows[slot // per] over the slots of unit u, in order."""
+    unit = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < d
+    total = tl.load(out + unit * d + columns, mask=inside, other=0.0)
+    for entry in range(tl.load(starts + unit), tl.load(starts + unit + 1)):
+        slot = tl.load(slots + entry)
+        value = tl.load(values + slot).to(ACC)
+        row = tl.load(rows + (slot // per) * d + columns, mask=inside, other=0.0)
+        total += value * row.to(ACC)
+    tl.store(out + unit * d + columns, total, mask=inside)
+
+
+# --- autograd -------------------------------------------------------------------------------------
+
+
+class _PrefixLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, values, units, decoder, weights):
+        units, order = units.contiguous().sort(dim=-1)
+        sorted_values = values.gather(-1, order).contiguous()
+        x, decoder = x.contiguous(), decoder.contiguous()
+        shares = _shares(weights, units).to(_sums(x))
+        block, blocks = _blocks(x.shape[1])
+        residuals = torch.empty_like(x, dtype=_sums(x))
+        losses = residuals.new_zeros(blocks, len(x))
+        if len(x):
+            _walk_forward[len(x), blocks](
+                x, sorted_values, units, decoder, shares, residuals, losses, units.shape[1], x.shape[1],
+                ACC=_acc(x), BLOCK=block,
+            )  # fmt: skip
+        ctx.save_for_backward(sorted_values, units, order, decoder, shares, residuals)
+        return losses.sum(0).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        values, units, order, decoder, shares, residuals = ctx.saved_tensors
+        k, d = units.shape[1], decoder.shape[1]
+        atomic = not torch.are_deterministic_algorithms_enabled()
+        block, blocks = _blocks(d)
+        dx, ddecoder = torch.empty_like(residuals), residuals.new_zeros(decoder.shape)
+        parts = residuals.new_empty(blocks, *units.shape)
+        upstream = upstream.contiguous()
+        step = len(dx) if atomic else max(1, BUFFER // (k * d))
+        for start in range(0, len(dx), max(step, 1)):
+            rows = slice(start, start + step)
+            count = len(dx[rows])
+            entries = ddecoder if atomic else ddecoder.new_empty(count * k, d)
+            dvalues = parts.new_empty(blocks, count, k)
+            _walk_back[count, blocks](
+                values[rows], units[rows], decoder, shares[rows], residuals[rows], upstream[rows], dx[rows],
+                dvalues, ddecoder, entries, k, d, ATOMIC=atomic, ACC=_acc(decoder), BLOCK=block,
+            )  # fmt: skip
+            parts[:, rows] = dvalues
+            if not atomic:
+                ones = (values[rows] != 0).to(residuals.dtype)
+                _scatter(ones, units[rows], entries, 1, ddecoder)
+        dvalues = torch.where(values != 0, parts.sum(0).to(values.dtype), 0)
+        dvalues = torch.empty_like(values).scatter_(-1, order, dvalues)
+        return dx.to(upstream.dtype), dvalues, None, ddecoder.to(decoder.dtype), None
+
+
+class _TopK(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, encoder, bias, k):
+        tops = []
+        for rows in x.split(max(1, BUFFER // len(encoder))):
+            pre = rows @ encoder.T
+            tops.append(torch.topk((pre if bias is None else pre.add_(bias)).relu_(), k))
+        values = torch.cat([top.values for top in tops])
+        units = torch.cat([top.indices for top in tops])
+        ctx.mark_non_differentiable(units)
+        ctx.save_for_backward(x.contiguous(), encoder.contiguous(), values, units)
+        ctx.biased = bias is not None
+        return values, units
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream, _):
+        x, encoder, values, units = ctx.saved_tensors
+        active = torch.where(values != 0, upstream, 0)
+        dx = _gathered(active, units, encoder) if ctx.needs_input_grad[0] else None
+        dencoder = x.new_zeros(encoder.shape, dtype=_sums(x))
+        _scatter(active, units, x, units.shape[1], dencoder)
+        dbias = None
+        if ctx.biased:
+            ones = x.new_ones(len(x), 1)
+            dbias = x.new_zeros(len(encoder), 1, dtype=_sums(x))
+            _scatter(active, units, ones, units.shape[1], dbias)
+            dbias = dbias.squeeze(-1).to(x.dtype)
+        return dx, dencoder.to(x.dtype), dbias, None
+
+
+class _Decode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values, units, decoder):
+        values, units, decoder = values.contiguous(), units.contiguous(), decoder.contiguous()
+        ctx.save_for_backward(values, units, decoder)
+        return _gathered(values, units, decoder)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        values, units, decoder = ctx.saved_tensors
+        upstream, (k, d) = upstream.contiguous(), (units.shape[1], decoder.shape[1])
+        dvalues = torch.empty_like(values)
+        if values.numel():
+            _gather_dot[len(values), k](
+                units, decoder, upstream, dvalues, k, d, ACC=_acc(values), BLOCK=_blocks(d)[0]
+            )
+        ddecoder = decoder.new_zeros(decoder.shape, dtype=_sums(decoder))
+        _scatter(values, units, upstream, k, ddecoder)
+        return torch.where(values != 0, dvalues, 0), None, ddecoder.to(decoder.dtype)
+
+
+def _gathered(values: Tensor, units: Tensor, table: Tensor) -> Tensor:
+    """sum_t values[b, t] table[units[b, t]] for each sample (B, d)."""
+    d = table.shape[1]
+    block, blocks = _blocks(d)
+    out = values.new_empty(len(values), d)
+    if len(values):
+        grid = len(values), blocks
+        _gather_sum[grid](values, units, table, out, units.shape[1], d, ACC=_acc(values), BLOCK=block)
+    return out
+
+
+def _scatter(values: Tensor, units: Tensor, rows: Tensor, per: int, out: Tensor) -> None:
+    """out[u] += the sum of value * rows[slot // per] over the slots of unit u in the flattened code."""
+    flat, slots = units.flatten().sort(stable=True)
+    starts = torch.searchsorted(flat, torch.arange(len(out) + 1, device=flat.device))
+    block, blocks = _blocks(out.shape[1])
+    _scatter_outer[len(out), blocks](
+        values.contiguous(), starts, slots, rows, out, per, out.shape[1], ACC=_acc(out), BLOCK=block
+    )
+
+
+def _shares(weights: Tensor, units: Tensor) -> Tensor:
+    """The weight of each residual along sorted units (B, k + 1), differences taken in double precision."""
+    mass = weights.to(units.device, torch.float64).flip(0).cumsum(0).flip(0)
+    held = torch.nn.functional.pad(mass[units], (1, 1))
+    held[:, 0] = mass[0]
+    return held[:, :-1] - held[:, 1:]
+
+
+def _blocks(d: int) -> tuple[int, int]:
+    """The width of a block, a power of two, and how many cover the width d."""
+    block = min(1024, max(16, triton.next_power_of_2(d)))
+    return block, triton.cdiv(d, block)
+
+
+def _sums(data: Tensor) -> torch.dtype:
+    """The type in which sums over this data run."""
+    return torch.float64 if data.dtype == torch.float64 else torch.float32
+
+
+def _acc(data: Tensor) -> tl.dtype:
+    return tl.float64 if data.dtype == torch.float64 else tl.float32

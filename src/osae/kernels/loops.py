@@ -1,0 +1,293 @@
+"""The inner loops of the CPU backend, compiled by numba: plain arrays in, plain arrays out, no torch.
+
+Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
+
+The loops over the entries of a batch go *unit by unit*, not sample by sample: a unit's atom stays in the
+first cache while the samples that use it come by, and its gradient is summed in place. All that needs is
+the batch turned around once (`by_unit`), at a hundredth of the cost of the loops that use it.
+
+A loop writes only to the rows or columns it is given, so its blocks run on any number of threads with
+the same result to the last bit.
+"""
+
+import numpy as np
+from numba import njit
+
+# Sums may be reordered and fused into multiply-adds; NaN and infinity keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+
+
+@njit(nogil=True, cache=True)
+def bad_unit(units, count):
+    """A unit outside 0..count-1, or 0 if there is none."""
+    low, high = 0, 0
+    for unit in units.ravel():
+        low, high = min(low, unit), max(high, unit)
+    return high if high >= count else low
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def dot(a, b):
+    """The inner product, inlined: numba's own goes through BLAS, which costs more than these short rows."""
+    total = a.dtype.type(0)
+    for i in range(len(a)):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def by_unit(values, units, count, samples):
+    """The entries that are not zero, sorted by unit within each group of `samples` samples.
+
+    Gives `starts` (groups, count + 1) and `slots`: the entries of unit j in group s stand in
+    `slots[starts[s, j] : starts[s, j + 1]]`, as places in the flattened (B, k) code.
+    """
+    size, width = values.shape
+    groups = max(1, -(-size // samples))
+    starts = np.zeros((groups, count + 1), np.int64)
+    slots = np.empty(size * width, np.int64)
+    done = 0
+    for group in range(groups):
+        start = starts[group]
+        first, last = group * samples, min(size, (group + 1) * samples)
+        for b in range(first, last):
+            for t in range(width):
+                start[units[b, t]] += values[b, t] != 0
+        for unit in range(count):
+            done += start[unit]
+            start[unit] = done - start[unit]
+        start[count] = done
+        cursor = start.copy()
+        for b in range(first, last):
+            for t in range(width):
+                if values[b, t] != 0:
+                    slots[cursor[units[b, t]]] = b * width + t
+                    cursor[units[b, t]] += 1
+    return starts, slots
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def prefix_forward(x, values, decoder, mass, start, slots, first, last, lo, hi, residuals, losses):
+    """Walk the residuals of samples first..last-1 over their units, upward; columns lo..hi-1 only.
+
+    `residuals` (B, d) gets the last residual and `losses` (B,) the loss of these columns.
+    """
+    width = values.shape[1]
+    held = np.full(last - first, mass[0])
+    norm = np.empty(last - first)
+    for b in range(first, last):
+        row = residuals[b, lo:hi]
+        row[:] = x[b, lo:hi]
+        norm[b - first] = dot(row, row)
+        losses[b] = 0.0
+    for unit in range(len(decoder)):
+        atom = decoder[unit, lo:hi]
+        for entry in range(start[unit], start[unit + 1]):
+            b = slots[entry] // width
+            value = values[b, slots[entry] % width]
+            row = residuals[b, lo:hi]
+            total = values.dtype.type(0)
+            for i in range(hi - lo):
+                rest = row[i] - value * atom[i]
+                row[i] = rest
+                total += rest * rest
+            losses[b] += (held[b - first] - mass[unit]) * norm[b - first]
+            held[b - first] = mass[unit]
+            norm[b - first] = total
+    for b in range(first, last):
+        losses[b] += held[b - first] * norm[b - first]
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def prefix_backward(
+    values, decoder, mass, residuals, upstream, starts, slots, lo, hi, walked, dx, dvalues, ddecoder
+):
+    """Walk the residuals back, unit by unit downward, and leave the gradients of columns lo..hi-1.
+
+    With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0.
+    `residuals` (B, d) are the last ones, `walked` (B, d) is room to walk them back, `dx` (B, d) carries
+    -2 a_t on the way. `dvalues` (B * k,) gets the part of these columns; padding keeps what stands there.
+    """
+    width = values.shape[1]
+    held = np.zeros(len(dx))
+    for b in range(len(dx)):
+        dx[b, lo:hi] = 0
+        walked[b, lo:hi] = residuals[b, lo:hi]
+    for unit in range(len(decoder)):
+        ddecoder[unit, lo:hi] = 0
+    for group in range(len(starts)):
+        start = starts[group]
+        for unit in range(len(decoder) - 1, -1, -1):
+            atom = decoder[unit, lo:hi]
+            datom = ddecoder[unit, lo:hi]
+            for entry in range(start[unit], start[unit + 1]):
+                slot = slots[entry]
+                b = slot // width
+                value = values[b, slot % width]
+                weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b]))
+                held[b] = mass[unit]
+                row = walked[b, lo:hi]
+                suffix = dx[b, lo:hi]
+                total = values.dtype.type(0)
+                for i in range(hi - lo):
+                    rest = row[i]
+                    step = suffix[i] + weight * rest
+                    suffix[i] = step
+                    total += step * atom[i]
+                    datom[i] += value * step
+                    row[i] = rest + value * atom[i]
+                dvalues[slot] = total
+    for b in range(len(dx)):
+        weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b]))
+        row = walked[b, lo:hi]
+        suffix = dx[b, lo:hi]
+        for i in range(hi - lo):
+            suffix[i] = -(suffix[i] + weight * row[i])
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def gather_sum(values, active, units, table, first, last, out):
+    """out[b] = sum_t values[b, t] table[units[b, t]] where `active` is not 0, for samples first..last-1."""
+    for b in range(first, last):
+        row = out[b]
+        row[:] = 0
+        for t in range(values.shape[1]):
+            if active[b, t] != 0:
+                value = values[b, t]
+                atom = table[units[b, t]]
+                for i in range(len(row)):
+                    row[i] += value * atom[i]
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def gather_dot(active, units, table, rows, first, last, out):
+    """out[b, t] = rows[b] . table[units[b, t]] for samples first..last-1; 0 at padding."""
+    for b in range(first, last):
+        for t in range(active.shape[1]):
+            out[b, t] = dot(rows[b], table[units[b, t]]) if active[b, t] != 0 else 0
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def scatter_outer(values, start, slots, rows, first, last, out, sums):
+    """out[u] = sum of value * rows[b], sums[u] = sum of value over its entries, for units first..last-1."""
+    width = values.shape[1]
+    for unit in range(first, last):
+        acc = out[unit]
+        acc[:] = 0
+        sums[unit] = 0
+        for entry in range(start[unit], start[unit + 1]):
+            b = slots[entry] // width
+            value = values[b, slots[entry] % width]
+            sums[unit] += value
+            row = rows[b]
+            for i in range(len(acc)):
+                acc[i] += value * row[i]
+
+
+# --- top-k ----------------------------------------------------------------------------------------
+# Positive floats sort like their bits read as integers, and NaN (sign bit clear) comes above infinity,
+# as in torch.topk. Negative numbers have negative bits and are never selected.
+
+
+@njit(nogil=True, cache=True)
+def select_top(pre, bits, bias, k, first, last, values, units):
+    """The k largest positive entries of rows first..last-1 of `pre` + `bias`, by rising unit.
+
+    `bits` is `pre` seen as integers. The row is laid out in a few lines below each other; the maxima of
+    the columns give a threshold that at least k entries reach and not many more do, and only columns that
+    reach it are looked at again. Where fewer than k are positive the rest is padding.
+    """
+    count = pre.shape[1]
+    columns = -(-max(4 * k, count // 16) // 8) * 8
+    columns = columns if 2 * columns < count else count
+    top = np.empty(columns, bits.dtype)
+    hot = np.empty(columns + 1, np.uint32)  # unsigned: no check for indices that count from the end
+    found = np.empty(count + columns + 1, bits.dtype)
+    place = np.empty(count + columns + 1, np.uint32)
+    for b in range(first, last):
+        add_bias(pre[b], bits[b], bias)
+        column_maxima(bits[b], top)
+        floor = kth_largest(top, columns, k, k // 8)
+        n = at_least(bits[b], top, floor, hot, found, place)
+        write_top(pre[b], found, place, n, k, values[b], units[b])
+
+
+@njit(nogil=True, cache=True)
+def column_maxima(row, top):
+    """top[i] = the maximum of row[i], row[i + columns], ..."""
+    columns = len(top)
+    top[:] = row[:columns]
+    for base in range(columns, len(row), columns):
+        line = row[base : base + columns]
+        for i in range(len(line)):
+            new, old = line[i], top[i]
+            top[i] = new if new > old else old
+
+
+@njit(nogil=True, cache=True)
+def at_least(row, top, floor, hot, found, place):
+    """How many entries reach `floor`; `found` gets them and `place` where they stand, by rising place."""
+    columns, last = np.uint32(len(top)), np.uint32(len(row) - 1)
+    hots = np.uint32(0)
+    for i in range(columns):  # every write is made, and counts if the next one does not overwrite it
+        hot[hots] = i
+        hots += np.uint32(top[i] >= floor)
+    n = np.uint32(0)
+    for base in range(np.uint32(0), np.uint32(len(row)), columns):
+        for h in range(hots):
+            i = base + hot[h]
+            if i <= last:
+                found[n] = row[i]
+                place[n] = i
+                n += np.uint32(row[i] >= floor)
+    return n
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def add_bias(row, bits, bias):
+    """Add `bias` to `row` in place, and clear the sign of NaN so that it sorts above everything."""
+    total = row.dtype.type(0)
+    for i in range(len(row)):
+        shifted = row[i] + bias[i]
+        row[i] = shifted
+        total += shifted
+    if not np.isfinite(total):
+        for i in range(len(row)):
+            if np.isnan(row[i]):
+                bits[i] &= np.iinfo(bits.dtype).max - 1  # the last bit too: one more must still fit
+
+
+@njit(nogil=True, cache=True)
+def kth_largest(bits, n, k, slack):
+    """A number >= 1 that k to k + slack of the n numbers reach, more only at ties; 1 if fewer than k do."""
+    low, high = 1, 1 + max(0, bits[:n].max()) if n else 1
+    reached = n
+    while high - low > 1 and reached > k + slack:
+        middle = low + (high - low) // 2
+        at = bits.dtype.type(middle)
+        reaching = 0
+        for i in range(n):
+            reaching += bits[i] >= at
+        if reaching >= k:
+            low, reached = middle, reaching
+        else:
+            high = middle
+    return bits.dtype.type(low)
+
+
+@njit(nogil=True, cache=True)
+def write_top(row, found, place, n, k, values, units):
+    """Write the k largest of the n found entries, in the order found; the rest of the k is padding."""
+    least = kth_largest(found, n, k, 0)
+    above = 0
+    for i in range(n):
+        above += found[i] > least
+    ties, t = k - above, 0
+    for i in range(n):
+        if found[i] > least or (found[i] == least and ties > 0):
+            ties -= found[i] == least
+            values[t] = row[place[i]]
+            units[t] = place[i]
+            t += 1
+    values[t:] = 0
+    units[t:] = 0

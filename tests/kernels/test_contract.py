@@ -1,0 +1,357 @@
+"""One suite for every backend: values and gradients against the definition, in double precision."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from osae import kernels
+
+# The triton interpreter takes a millisecond for an operation: fewer and smaller examples.
+EXAMPLES = {"reference": 25, "cpu": 60, "dense": 40, "gpu": 6}
+LARGEST = {"reference": 40, "cpu": 40, "dense": 150, "gpu": 7}
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+@pytest.fixture(params=kernels.BACKENDS)
+def backend(request):
+    if request.param == "gpu":
+        pytest.importorskip("triton")
+    with kernels.using(request.param):
+        yield request.param
+
+
+def loss_by_definition(x, values, units, decoder, weights):
+    """sum_l p(l) |x - sum_{j<l} z_j d_j|^2, prefix by prefix."""
+    code = values.new_zeros(len(values), len(decoder)).scatter_add(-1, units, values)
+    total = x.new_zeros(len(x))
+    for length in range(1, len(decoder) + 1):
+        total = total + weights[length - 1] * (x - code[:, :length] @ decoder[:length]).square().sum(-1)
+    return total
+
+
+def top_by_definition(x, encoder, bias, k):
+    pre = x @ encoder.T if bias is None else x @ encoder.T + bias
+    return pre.relu().sort(-1, descending=True).values[:, :k]
+
+
+def same(found, expected, dtype=torch.float64):
+    """Equal up to rounding, relative to the largest entry."""
+    found, expected = found.detach(), expected.detach().to(found.dtype)
+    scale = float(expected.abs().max()) if expected.numel() else 1.0
+    torch.testing.assert_close(
+        found, expected, rtol=0, atol=TOLERANCE[dtype] * max(scale, 1e-3), equal_nan=True
+    )
+
+
+def gradients(loss, inputs, upstream):
+    return torch.autograd.grad(loss, inputs, upstream)
+
+
+def draw_problem(seed, size, width, count, k, dtype, padding=0.0):
+    """x, values, units, decoder, weights, upstream; `padding` is the share of entries set to zero."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, width, generator=g, dtype=dtype)
+    values = torch.randn(size, k, generator=g, dtype=dtype)
+    units = torch.rand(size, count, generator=g).argsort(-1)[:, :k].contiguous()
+    hidden = torch.rand(size, k, generator=g) < padding
+    values[hidden] = 0
+    units[hidden] = torch.randint(count, (int(hidden.sum()),), generator=g)
+    decoder = torch.randn(count, width, generator=g, dtype=dtype) / width**0.5
+    weights = torch.rand(count, generator=g, dtype=torch.float64)
+    upstream = torch.randn(size, generator=g, dtype=dtype)
+    return x, values, units, decoder, weights / weights.sum(), upstream
+
+
+def check_loss(problem):
+    x, values, units, decoder, weights, upstream = problem
+    dtype = x.dtype
+    inputs = [t.detach().requires_grad_() for t in (x, values, decoder)]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    loss = kernels.all_prefix_loss(inputs[0], inputs[1], units, inputs[2], weights)
+    expected = loss_by_definition(exact[0], exact[1], units, exact[2], weights)
+    assert loss.dtype == dtype
+    same(loss, expected, dtype)
+    found = gradients(loss, inputs, upstream)
+    dx, dvalues, ddecoder = gradients(expected, exact, upstream.double())
+    for f, e in zip(found, (dx, dvalues * (values != 0), ddecoder), strict=True):
+        same(f, e, dtype)
+
+
+def check_top(x, encoder, bias, k, upstream):
+    dtype = x.dtype
+    inputs = [t.detach().requires_grad_() for t in (x, encoder, bias) if t is not None]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    values, units = kernels.topk_encode(*inputs, *[None] * (bias is None), k)
+    same(
+        values.sort(-1, descending=True).values, top_by_definition(*exact, *[None] * (bias is None), k), dtype
+    )
+    pre = exact[0] @ exact[1].T if bias is None else exact[0] @ exact[1].T + exact[2]
+    picked = pre.gather(-1, units) * (values != 0)
+    same(values, picked, dtype)
+    for f, e in zip(
+        gradients(values, inputs, upstream), gradients(picked, exact, upstream.double()), strict=True
+    ):
+        same(f, e, dtype)
+
+
+def check_decode(problem):
+    _, values, units, decoder, _, upstream = problem
+    inputs = [t.detach().requires_grad_() for t in (values, decoder)]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    found = kernels.decode(inputs[0], units, inputs[1])
+    code = exact[0].new_zeros(len(values), len(decoder)).scatter_add(-1, units, exact[0])
+    expected = code @ exact[1]
+    same(found, expected, values.dtype)
+    upstream = upstream[:, None] * torch.linspace(-1, 1, decoder.shape[1], dtype=values.dtype)
+    dvalues, ddecoder = gradients(expected, exact, upstream.double())
+    for f, e in zip(gradients(found, inputs, upstream), (dvalues * (values != 0), ddecoder), strict=True):
+        same(f, e, values.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_and_gradients_equal_the_definition(backend, dtype):
+    largest = LARGEST[backend]
+
+    @settings(max_examples=EXAMPLES[backend], deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        seed=st.integers(0, 2**31),
+        size=st.integers(0, 8),
+        width=st.integers(1, 40),
+        count=st.integers(1, largest),
+        part=st.floats(0, 1),
+        padding=st.sampled_from([0.0, 0.5, 1.0]),
+    )
+    def check(seed, size, width, count, part, padding):
+        k = max(1, round(part * count))
+        problem = draw_problem(seed, size, width, count, k, dtype, padding)
+        x, values, _, decoder, _, _ = problem
+        check_loss(problem)
+        check_decode(problem)
+        check_top(x, decoder, None if seed % 2 else x.new_ones(count) * 0.3, k, values)
+
+    check()
+
+
+# B, d, K, k: past one block of samples, of columns, of units; k = K; one of everything
+SHAPES = [(1, 1, 1, 1), (3, 5, 6, 6), (70, 17, 600, 3), (5, 700, 40, 9), (1100, 3, 5, 2), (2, 1100, 130, 130)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_beyond_one_block(backend, shape):
+    if backend == "gpu":
+        shape = (min(shape[0], 3), shape[1], min(shape[2], 20), min(shape[3], 4))
+    problem = draw_problem(0, *shape, torch.float32, padding=0.2)
+    check_loss(problem)
+    check_decode(problem)
+    check_top(problem[0], problem[3], problem[3][:, 0], shape[3], problem[1])
+
+
+def test_input_that_is_not_contiguous(backend):
+    x, values, units, decoder, weights, upstream = draw_problem(1, 4, 6, 7, 3, torch.float64)
+    turned = [t.T.contiguous().T for t in (x, values, units, decoder)]
+    assert not any(t.is_contiguous() for t in turned)
+    problem = (*turned, weights.repeat_interleave(2)[::2], upstream.repeat_interleave(2)[::2])
+    check_loss(problem)
+    check_decode(problem)
+    check_top(turned[0], turned[3], decoder[:, 0], 3, turned[1])
+
+
+def test_order_of_entries_and_repeated_padding_change_nothing(backend):
+    x, values, units, decoder, weights, _ = draw_problem(2, 5, 4, 9, 4, torch.float64)
+    order = torch.tensor([2, 0, 3, 1])
+    padded = torch.cat([values[:, order], torch.zeros(5, 3, dtype=torch.float64)], -1)
+    places = torch.cat([units[:, order], torch.tensor([8, 0, 0]).expand(5, 3)], -1)
+    expected = kernels.all_prefix_loss(x, values, units, decoder, weights)
+    torch.testing.assert_close(kernels.all_prefix_loss(x, padded, places, decoder, weights), expected)
+    expected = kernels.decode(values, units, decoder)
+    torch.testing.assert_close(kernels.decode(padded, places, decoder), expected)
+
+
+def test_gradcheck(backend):
+    x, values, units, decoder, weights, _ = draw_problem(3, 2, 3, 4, 2, torch.float64)
+    x, values, decoder = (t.requires_grad_() for t in (x, values, decoder))
+    torch.autograd.gradcheck(
+        lambda *a: kernels.all_prefix_loss(a[0], a[1], units, a[2], weights), (x, values, decoder)
+    )
+    torch.autograd.gradcheck(lambda *a: kernels.decode(a[0], units, a[1]), (values, decoder))
+    bias = torch.tensor([0.3, -0.1, 0.2, 0.0], dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda *a: kernels.topk_encode(*a, 2)[0], (x, decoder, bias))
+
+
+def test_backward_twice_gives_the_same(backend):
+    x, values, units, decoder, weights, upstream = draw_problem(4, 3, 5, 6, 3, torch.float32)
+    decoder.requires_grad_()
+    loss = kernels.all_prefix_loss(x, values, units, decoder, weights)
+    (first,) = torch.autograd.grad(loss, decoder, upstream, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, decoder, upstream)
+    assert torch.equal(first, second)
+
+
+def test_weights_on_one_prefix_give_the_plain_loss(backend):
+    x, values, units, decoder, _, _ = draw_problem(5, 6, 5, 8, 3, torch.float64)
+    full = torch.zeros(8, dtype=torch.float64)
+    full[-1] = 1
+    plain = (x - kernels.decode(values, units, decoder)).square().sum(-1)
+    torch.testing.assert_close(kernels.all_prefix_loss(x, values, units, decoder, full), plain)
+
+
+def test_small_losses_keep_their_digits(backend):
+    """A near perfect reconstruction: |x|^2 must not cancel against the rest."""
+    _, values, units, decoder, _, _ = draw_problem(6, 6, 16, 8, 8, torch.float32)
+    full = torch.zeros(8, dtype=torch.float64)
+    full[-1] = 1
+    code = torch.zeros(6, 8).scatter(-1, units, values)
+    x = code @ decoder + 1e-4 * torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
+    exact = loss_by_definition(x.double(), values.double(), units, decoder.double(), full)
+    found = kernels.all_prefix_loss(x, values, units, decoder, full)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-2, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy, inside the triton interpreter
+@pytest.mark.parametrize("bad", [float("nan"), -float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["x", "values", "decoder"])
+def test_what_is_not_finite_is_seen_in_loss_and_gradients(backend, bad, where):
+    problem = dict(
+        zip(
+            ("x", "values", "units", "decoder", "weights"),
+            draw_problem(7, 4, 5, 6, 3, torch.float32)[:5],
+            strict=True,
+        )
+    )
+    problem[where][0 if where != "decoder" else problem["units"][0, 1], 1] = bad
+    leaves = [problem[name].requires_grad_() for name in ("x", "values", "decoder")]
+    loss = kernels.all_prefix_loss(**problem)
+    hit = (problem["units"] == problem["units"][0, 1]).any(-1) if where == "decoder" else torch.arange(4) == 0
+    if backend == "dense" and where == "decoder":
+        hit[:] = True  # 0 * NaN in a product: seen in every sample
+    assert torch.equal(loss.isfinite(), ~hit)
+    dx, dvalues, ddecoder = torch.autograd.grad(loss.sum(), leaves)
+    assert torch.equal(dx.isfinite().all(-1), ~hit)
+    assert not dvalues[hit].isfinite().all()
+    assert not ddecoder.isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -float("nan"), float("inf")])
+@pytest.mark.parametrize("count", [6, 300])
+def test_top_shows_nan_and_infinity(backend, bad, count):
+    x, encoder = torch.ones(3, 4), torch.eye(4).repeat(count // 3 + 1, 1)[:count]
+    bias = torch.linspace(-1, 1, count)
+    bias[count // 2] = bad
+    x[1] = -bad
+    values, units = kernels.topk_encode(x, encoder, bias, 2)
+    for row in (0, 2):
+        assert (units[row] == count // 2).any()
+        assert not values[row].isfinite().all()
+    expected = (x @ encoder.T + bias).relu().topk(2).values
+    torch.testing.assert_close(values.sort(-1).values, expected.sort(-1).values, equal_nan=True)
+
+
+@pytest.mark.parametrize("k", [1, 3, 40, 80])
+def test_ties_give_equal_values_and_distinct_units(backend, k):
+    g = torch.Generator().manual_seed(k)
+    x = torch.eye(5)
+    encoder = torch.randint(-1, 3, (80, 5), generator=g).float()
+    values, units = kernels.topk_encode(x, encoder, None, k)
+    expected = (x @ encoder.T).relu().topk(k).values
+    assert torch.equal(values.sort(-1, descending=True).values, expected)
+    for row, (v, u) in enumerate(zip(values, units, strict=True)):
+        active = u[v > 0]
+        assert len(active.unique()) == len(active)
+        assert torch.equal(encoder[active, row], v[v > 0])
+
+
+def test_nothing_positive_is_all_padding(backend):
+    values, units = kernels.topk_encode(-torch.ones(3, 4), torch.ones(50, 4), None, 7)
+    assert not values.any()
+    assert ((units >= 0) & (units < 50)).all()
+
+
+def test_gpu_sums_in_a_fixed_order_when_asked():
+    pytest.importorskip("triton")
+    torch.use_deterministic_algorithms(True)
+    try:
+        with kernels.using("gpu"):
+            check_loss(draw_problem(8, 5, 6, 7, 3, torch.float64, padding=0.3))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_cpu_result_does_not_depend_on_threads():
+    x, _, _, decoder, weights, _ = draw_problem(9, 1500, 700, 900, 5, torch.float32)
+    results = []
+    threads = torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        leaves = [t.detach().clone().requires_grad_() for t in (x, decoder, decoder)]
+        with kernels.using("cpu"):
+            values, units = kernels.topk_encode(leaves[0], leaves[1], None, 5)
+            found = kernels.all_prefix_loss(x, values.detach().requires_grad_(), units, leaves[2], weights)
+            outs = [values, units, found, *torch.autograd.grad(values.sum(), leaves[:2])]
+            results.append(
+                [*outs, *torch.autograd.grad(found.sum(), leaves[2:]), kernels.decode(values, units, decoder)]
+            )
+    torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+# --- the seam -------------------------------------------------------------------------------------
+
+
+def test_choice_follows_type_and_sparsity(monkeypatch):
+    monkeypatch.delenv("OSAE_KERNEL", raising=False)
+    small = torch.zeros(10, 2)
+    assert kernels._choose(small, 0.1).__name__.endswith("cpu")
+    assert kernels._choose(small, 1.0).__name__.endswith("dense")
+    assert kernels._choose(small.bfloat16(), 0.1).__name__.endswith("reference")
+    assert kernels._share(torch.tensor([[1.0, 0, 0, 0]]), 4) == 0.25
+    monkeypatch.setenv("OSAE_KERNEL", "reference")
+    assert kernels._choose(small, 0.1).__name__.endswith("reference")
+    with kernels.using("cpu"):
+        assert kernels._choose(small, 1.0).__name__.endswith("cpu")
+    monkeypatch.setenv("OSAE_KERNEL", "tpu")
+    with pytest.raises(ValueError, match=r"'tpu' is unknown: choose one of reference, cpu, dense, gpu"):
+        kernels._choose(small, 0.1)
+
+
+def test_errors_name_value_limit_and_remedy():
+    x, values, units, decoder, weights, _ = draw_problem(0, 3, 4, 5, 2, torch.float32)
+    with pytest.raises(ValueError, match=r"k=6 for 5 units: ask for 1 to 5"):
+        kernels.topk_encode(x, decoder, None, 6)
+    with pytest.raises(ValueError, match=r"x is float32 \(3, 3\).*as wide as the encoder"):
+        kernels.topk_encode(x[:, :3], decoder, None, 2)
+    with pytest.raises(ValueError, match=r"bias is float32 \(4,\).*give 5 numbers"):
+        kernels.topk_encode(x, decoder, x[0], 2)
+    with pytest.raises(ValueError, match=r"x is float64 \(3, 4\).*of its type"):
+        kernels.all_prefix_loss(x.double(), values, units, decoder, weights)
+    with pytest.raises(ValueError, match=r"weights are float64 \(4,\).*5 of them"):
+        kernels.all_prefix_loss(x, values, units, decoder, weights[:4])
+    with pytest.raises(ValueError, match=r"units int32 \(3, 2\).*int64"):
+        kernels.decode(values, units.int(), decoder)
+    with pytest.raises(ValueError, match=r"give one type for both"):
+        kernels.decode(values.double(), units, decoder)
+
+
+@pytest.mark.parametrize("unit", [-1, 5])
+def test_a_unit_that_does_not_exist_is_refused(backend, unit):
+    if backend == "gpu":
+        pytest.skip("a GPU cannot look at the units without waiting for them")
+    x, values, units, decoder, weights, _ = draw_problem(0, 3, 4, 5, 2, torch.float32)
+    units[1, 1] = unit
+    if backend == "reference" and unit < 0:
+        return  # torch counts from the end
+    with pytest.raises((ValueError, IndexError, RuntimeError)):
+        kernels.all_prefix_loss(x, values, units, decoder, weights)
+
+
+def test_import_loads_neither_numba_nor_triton():
+    code = "import sys, osae.kernels; print([m for m in ('numba', 'triton') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True
+    )
+    assert done.stdout.strip() == "[]"
