@@ -74,7 +74,7 @@ class Split:
     """
 
     times: int
-    since: float = 0.5
+    since: float = 0.35
     until: float = 0.85
     weak: float = 0.1
 

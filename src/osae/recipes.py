@@ -149,8 +149,8 @@ def group_ends(units: int, groups: int) -> tuple[int, ...]:
 def _plain(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
     """What all recipes begin with: Adam at a constant rate that falls at the end, k warmed up, splits."""
     sae = SAEConfig(task.width, task.units, sparsifier, Full(), Split(20), decoder_bias=task.bias)
-    warmup = KWarmup(share=0.5, start=min(task.units, 5 * task.active))
-    return Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.3), k_warmup=warmup)
+    warmup = KWarmup(share=0.35, start=min(task.units, 5 * task.active))
+    return Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.5), k_warmup=warmup)
 
 
 def _with_prefix(base: Recipe, name: str, prefix: PrefixWeights) -> Recipe:

@@ -17,7 +17,7 @@ from osae.model import Split
 from osae.recipes import Recipe, Task, recipe
 
 RATES = (3e-3, 1e-2)
-SHARES = (0.4, 0.5)
+SHARES = (0.35, 0.5)
 
 
 def grid(name: str) -> list[dict[str, Any]]:

@@ -117,7 +117,7 @@ def ablations(task: Task) -> list[Recipe]:
         "osae": {},
         "no re-sorting": {"resort": None},
         "no warm-up of k": {"k_warmup": None},
-        "warm-up of k from all units": {"k_warmup": KWarmup(0.5)},
+        "warm-up of k from all units": {"k_warmup": KWarmup(0.35)},
         "no splitting": {"sae.revival": None},
         "AuxK for splitting": {"sae.revival": AuxK(4 * task.active, 1 / 8)},
         "unit sweeping": {"sweep": Sweep(0.7, 1.0)},

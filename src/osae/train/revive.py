@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from osae.train.member import Member
 
 ROUNDS = 10  # of two-means and of drawing near; both settle in three or four
+WORST = 2  # one row in so many, the worst explained, is looked at
 ALIGNED = 0.5  # cosine from which a row counts as explained by a new direction
 LEAST_SAMPLES = 20  # a unit seen less often is not split: its two halves would be noise
 
@@ -48,47 +49,42 @@ def _resample(member: "Member", residual: Tensor, done: int) -> None:
 
 
 def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, done: int) -> None:
-    """Each spare unit goes where it lowers the error most: half of another unit's work, or what nobody explains."""
-    energy = values.square().sum(0)
+    """Each spare unit goes where it lowers the error most: half of a unit's work, or what none explains."""
+    sae, energy, count = member.sae, values.square().sum(0), (values > 0).sum(0)
     spare = energy < weak * energy.median()
-    speaks = (values > 0) & ~spare
-    sae, residual = member.sae, residual.clone()
+    error = residual.square().sum(-1)
+    worst = error.topk(-(-len(error) // WORST)).indices
+    residual, values, error = residual[worst], values[worst], error[worst]
+    speaks = ((values > 0) & ~spare & (count >= LEAST_SAMPLES)).to(error.dtype)
     for new in spare.nonzero().squeeze(-1).tolist():
-        old = _worst(speaks, residual)
+        # the unit with the largest mean error where it speaks, and what two halves of it would leave
+        old = int(((error @ speaks) / count.clamp(min=1)).argmax())
+        where = speaks[:, old].nonzero().squeeze(-1)
         atom = sae.decoder[old].clone()
-        parts = residual[speaks[:, old]] + values[speaks[:, old], old].unsqueeze(-1) * atom
+        parts = residual[where] + values[where, old].unsqueeze(-1) * atom
         halves = two_directions(parts)
         left = parts - _explained(parts, halves)
         direction = unexplained_direction(residual)
-        alone = residual - _explained(residual, direction.unsqueeze(0), aligned=ALIGNED)
-        if residual[speaks[:, old]].square().sum() - left.square().sum() > (
-            residual.square().sum() - alone.square().sum()
-        ):
-            row, bias = sae.encoder[old].clone(), sae.encoder_bias[old].clone()
+        explained = _explained(residual, direction.unsqueeze(0), aligned=ALIGNED)
+        if error[where].sum() - left.square().sum() > explained.square().sum():
             both = torch.tensor([old, new])
+            row, bias = sae.encoder[old].clone(), sae.encoder_bias[old].clone()
             _forget(member, both, done)
             sae.decoder[both] = halves
-            sae.encoder[both] = row + halves - atom if not sae.config.tied else halves
+            sae.encoder[both] = halves if sae.config.tied else row + halves - atom
             sae.encoder_bias[both] = bias
-            residual[speaks[:, old]] = left
+            residual[where] = left
         else:
             _forget(member, torch.tensor([new]), done)
             sae.decoder[new] = direction
             sae.encoder[new] = direction
-            residual = alone
-
-
-def _worst(speaks: Tensor, residual: Tensor) -> int:
-    """The unit with the largest mean error where it speaks, among those that speak often enough."""
-    count = speaks.sum(0)
-    badness = (speaks.to(residual.dtype).T @ residual.square().sum(-1)) / count.clamp(min=1)
-    return int(badness.masked_fill(count < LEAST_SAMPLES, -1.0).argmax())
+            residual = residual - explained
+        error = residual.square().sum(-1)
 
 
 def _explained(rows: Tensor, directions: Tensor, *, aligned: float = 0.0) -> Tensor:
-    """The best that one direction each does for the rows; nothing for rows less aligned than `aligned`."""
-    along = rows @ directions.T
-    best = along.max(-1)
+    """The best that one of the directions does for each row; nothing for rows less aligned than `aligned`."""
+    best = (rows @ directions.T).max(-1)
     kept = best.values.clamp(min=0) * (best.values >= aligned * rows.norm(dim=-1))
     return kept.unsqueeze(-1) * directions[best.indices]
 

@@ -1,0 +1,49 @@
+"""A decoder alone: the one matrix in a `.npy`, `.npz`, `.safetensors` or `.pt` file, or the one called so."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from osae.interop.found import SHOWN, Found
+from osae.interop.parts import UNIT, Matrices
+
+NAME = "decoder"
+NAMES = (
+    "decoder",
+    "W_dec",
+    "w_dec",
+    "decoder.weight",
+    "dictionary",
+    "dictionary._weights",
+    "atoms",
+    "W_D",
+)
+Orientation = Literal["rows", "columns"]
+
+
+def read(found: Found, orientation: Orientation | None) -> Matrices:
+    """The decoder with atoms as rows, and how its orientation was decided."""
+    tensors = {name: held for name, held in found.entries.items() if isinstance(held, Tensor)}
+    named = [name for name in NAMES if name in tensors]
+    square = [name for name, tensor in tensors.items() if tensor.ndim == 2 and tensor.is_floating_point()]
+    if not named and len(square) != 1:
+        there = ", ".join(sorted(map(str, found.entries))[:SHOWN]) or "nothing"
+        raise ValueError(
+            f"no SAE format is recognised, and {len(square)} matrices are not one decoder: it holds {there}."
+        )
+    matrix = found.matrix((named or square)[0])
+    by_rows, note = _by_rows(matrix, orientation)
+    why = "only the decoder was read: nothing tells how it is encoded."
+    return Matrices(matrix if by_rows else matrix.T, None, why, (note,))
+
+
+def _by_rows(matrix: Tensor, orientation: Orientation | None) -> tuple[bool, str]:
+    """Whether atoms are rows, and why: as told, else by unit norm, else the longer side counts units."""
+    if orientation is not None:
+        return orientation == "rows", f"atoms are {orientation}, as told."
+    rows, columns = (bool(((matrix.norm(dim=dim) - 1).abs() <= 100 * UNIT).all()) for dim in (1, 0))
+    if rows != columns:
+        return rows, f"atoms are {'rows' if rows else 'columns'}: these have unit norm."
+    high, wide = matrix.shape
+    guess = "rows" if high >= wide else "columns"
+    return high >= wide, f"atoms are taken to be {guess} of {high} x {wide}: give orientation= if not."

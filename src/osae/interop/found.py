@@ -1,0 +1,184 @@
+"""What lies at a path: one weight file, what it holds by name, and the JSON beside it."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osae.interop import weights
+
+CONFIGS = ("sae.json", "cfg.json", "config.json")
+# names that a library gives to its weights come before any other file in the folder
+WEIGHTS = (
+    "sae.safetensors",
+    "sae_weights.safetensors",
+    "ae.pt",
+    "sae.pt",
+    "sae_weights.pt",
+    "params.npz",
+    "params.safetensors",
+)
+SHOWN = 8  # names listed in a message
+_BELOW = ("*/", "*/*/", "*/*/*/")  # how deep a folder without weights is searched for folders with some
+
+
+@dataclass(frozen=True)
+class Found:
+    """A weight file with what it holds and the JSON beside it, empty if there is none."""
+
+    file: Path
+    entries: dict[str, Any]
+    config: dict[str, Any]
+
+    def __contains__(self, name: str) -> bool:
+        return isinstance(self.entries.get(name), Tensor)
+
+    def has(self, *names: str) -> bool:
+        """Whether there is a tensor of each name."""
+        return all(name in self for name in names)
+
+    def matrix(self, name: str) -> Tensor:
+        """The matrix of that name in single precision."""
+        return self._floats(name, 2)
+
+    def vector(self, name: str) -> Tensor:
+        """The vector of that name in single precision."""
+        return self._floats(name, 1)
+
+    def scalar(self, name: str) -> float:
+        """The number of that name: a tensor with one entry, or a plain number."""
+        if name not in self:
+            return number(self.entries, name)
+        return float(self._floats(name, 0))
+
+    def _floats(self, name: str, dimensions: int) -> Tensor:
+        if name not in self:
+            there = ", ".join(sorted(self.entries)[:SHOWN]) or "nothing"
+            raise ValueError(f"{self.file.name} has no tensor {name!r}: it holds {there}.")
+        tensor = self.entries[name]
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name!r} holds {tensor.dtype}: weights are floating-point numbers.")
+        if tensor.ndim != dimensions or 0 in tensor.shape:
+            kind = ("a number", "a vector", "a matrix")[dimensions]
+            raise ValueError(f"{name!r} has the shape {tuple(tensor.shape)}: {kind} is needed.")
+        return finite(name, tensor.detach().to(torch.float32))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the weight file."""
+        with open(self.file, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(path: Path) -> Found:
+    """The weights and the JSON at the path, which is a weight file or a folder that holds one."""
+    if not path.exists():
+        raise ValueError("there is no such file or folder.")
+    file = _weights_in(path) if path.is_dir() else path
+    return Found(file, weights.entries(file), _config_beside(file))
+
+
+def _weights_in(folder: Path) -> Path:
+    for name in WEIGHTS:
+        if (folder / name).is_file():
+            return folder / name
+    files = sorted(child for child in folder.iterdir() if child.suffix in weights.READERS and child.is_file())
+    if len(files) == 1:
+        return files[0]
+    if files:
+        raise ValueError(f"it holds several weight files: name one of {_listed(files)}.")
+    below = sorted(
+        {child.parent for depth in _BELOW for name in WEIGHTS for child in folder.glob(depth + name)}
+    )
+    if below:
+        raise ValueError(
+            f"it holds no SAE itself: name one of its folders {_listed(below, relative_to=folder)}."
+        )
+    raise ValueError(f"it holds no weights: {', '.join(weights.READERS)} files are looked for.")
+
+
+def _listed(paths: list[Path], *, relative_to: Path | None = None) -> str:
+    names = [str(path.relative_to(relative_to)) if relative_to else path.name for path in paths]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _config_beside(file: Path) -> dict[str, Any]:
+    # dictionary_learning keeps intermediate weights one folder below their config.json
+    folders = [file.parent, file.parent.parent] if file.parent.name == "checkpoints" else [file.parent]
+    names = CONFIGS if file.name == "sae.safetensors" else CONFIGS[1:]
+    for config in (folder / name for folder in folders for name in names):
+        if config.is_file():
+            return json_object(config)
+    return {}
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} is not JSON: {error}") from error
+    if not isinstance(held, dict):
+        raise ValueError(f"{path.name} holds a {type(held).__name__}: a JSON object is needed.")
+    return held
+
+
+def finite(name: str, tensor: Tensor) -> Tensor:
+    """The tensor itself, refused if it holds NaN or infinity."""
+    if bad := int((~tensor.isfinite()).sum()):
+        raise ValueError(f"{name!r} holds {bad} values that are NaN or infinite: the file is damaged.")
+    return tensor
+
+
+def inside(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """The object of that name in a config, empty if there is none."""
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def number(config: dict[str, Any], name: str) -> float:
+    """The number of that name in a config."""
+    value = config.get(name)
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise ValueError(f"{name!r} is {_short(value)}: a number is needed.")
+    return float(value)
+
+
+def count(config: dict[str, Any], name: str) -> int:
+    """The positive whole number of that name in a config."""
+    value = number(config, name)
+    if value < 1 or value != int(value):
+        raise ValueError(f"{name!r} is {value:g}: a positive whole number is needed.")
+    return int(value)
+
+
+def flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
+    """The yes or no of that name in a config."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ValueError(f"{name!r} is {_short(value)}: true or false is needed.")
+    return value
+
+
+def word(config: dict[str, Any], name: str, *, default: str) -> str:
+    """The string of that name in a config, in lower case."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise ValueError(f"{name!r} is {_short(value)}: a string is needed.")
+    return value.lower()
+
+
+def _short(value: Any) -> str:
+    return "missing" if value is None else repr(value)[:60]

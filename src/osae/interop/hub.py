@@ -1,0 +1,52 @@
+"""SAEs on the Hugging Face hub: `hf:user/repo/subfolder@revision`, brought to a local folder."""
+
+from pathlib import Path, PurePosixPath
+
+from osae.interop.found import CONFIGS, SHOWN, WEIGHTS
+from osae.interop.weights import READERS
+
+PREFIX = "hf:"
+BESIDE = (*CONFIGS, "activation_scaler.json")
+
+
+def fetched(address: str) -> Path:
+    """The local copy of the weight file at the address, with its JSON files beside it."""
+    repo, inner, revision = _split(address)
+    try:
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError('the hub needs huggingface_hub: pip install "osae[hub]".') from error
+    try:
+        files = huggingface_hub.list_repo_files(repo, revision=revision)
+        chosen = _chosen([PurePosixPath(file) for file in files], inner)
+        local = [huggingface_hub.hf_hub_download(repo, str(file), revision=revision) for file in chosen]
+    except ValueError:
+        raise
+    except Exception as error:  # offline, no such repository, no access: the hub has a class for each
+        raise ValueError(f"the hub says: {error}") from error
+    return Path(local[0])
+
+
+def _split(address: str) -> tuple[str, PurePosixPath, str | None]:
+    place, _, revision = address.removeprefix(PREFIX).partition("@")
+    parts = [part for part in place.split("/") if part]
+    if len(parts) < 2 or ".." in parts:
+        raise ValueError("an address on the hub reads hf:user/repo, hf:user/repo/subfolder@revision.")
+    return "/".join(parts[:2]), PurePosixPath(*parts[2:]), revision or None
+
+
+def _chosen(files: list[PurePosixPath], inner: PurePosixPath) -> list[PurePosixPath]:
+    """One weight file, the one named or the one in the folder, and the JSON files beside it."""
+    weights = [file for file in files if file.suffix in READERS and (file.parent == inner or file == inner)]
+    known = sorted(
+        (file for file in weights if file.name in WEIGHTS), key=lambda file: WEIGHTS.index(file.name)
+    )
+    if known or len(weights) == 1:
+        chosen = (known or weights)[0]
+        return [chosen, *(file for file in files if file.parent == chosen.parent and file.name in BESIDE)]
+    if weights:
+        names = ", ".join(file.name for file in weights[:SHOWN])
+        raise ValueError(f"this folder of the repository holds several weight files: name one of {names}.")
+    below = sorted({str(file.parent) for file in files if file.suffix in READERS and inner in file.parents})
+    held = f"name one of its folders {', '.join(below[:SHOWN])}" if below else "it has no weights"
+    raise ValueError(f"no weights lie in this folder of the repository: {held}.")

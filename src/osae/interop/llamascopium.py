@@ -1,0 +1,77 @@
+"""Llamascopium: `config.json` and `sae_weights.safetensors` or `.pt`; W_E is d x K, W_D is K x d.
+
+No pre-bias. `sparsity_include_decoder_norm` lets the selection look at pre times the atom's norm.
+`norm_activation: dataset-wise` scales inputs to an average norm of sqrt(d) with a stored average;
+`inference` means that this has been folded.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from osae.interop.found import Found, count, flag, word
+from osae.interop.parts import Matrices, Parts, scaled
+from osae.sparsify import JumpReLU, ReLU, TopK
+
+NAME = "llamascopium"
+_LEVELS = "activation_function.log_jumprelu_threshold"
+
+
+def recognises(found: Found) -> bool:
+    """Whether the file is one that Llamascopium wrote."""
+    return _state(found).has("W_E", "W_D")
+
+
+def read(found: Found) -> Parts | Matrices:
+    """The parameters, or the matrices alone of a transcoder or of a selection within a batch."""
+    found = _state(found)
+    config = found.config
+    encoder, decoder = found.matrix("W_E").T, found.matrix("W_D")
+    if why := _unlike(found):
+        return Matrices(decoder, encoder, why)
+    activation = word(config, "act_fn", default="relu")
+    sparsifier = {"relu": ReLU(), "jumprelu": JumpReLU()}.get(activation) or TopK(count(config, "top_k"))
+    parts = Parts(
+        encoder,
+        decoder,
+        found.vector("b_E"),
+        found.vector("b_D") if "b_D" in found else torch.zeros(decoder.shape[1]),
+        sparsifier,
+        found.vector(_LEVELS).exp() if activation == "jumprelu" else None,
+        pre_bias=False,
+        ranks_by_norm=flag(config, "sparsity_include_decoder_norm", default=True),
+    )
+    if word(config, "norm_activation", default="dataset-wise") == "inference":
+        return parts
+    average = found.scalar(_average(found))
+    return scaled(parts, decoder.shape[1] ** 0.5 / (average or float("nan")))
+
+
+def _state(found: Found) -> Found:
+    inner = found.entries.get("sae")
+    return replace(found, entries=inner) if isinstance(inner, dict) else found
+
+
+def _average(found: Found) -> str:
+    return f"dataset_average_activation_norm.{found.config.get('hook_point_in')}"
+
+
+def _unlike(found: Found) -> str:
+    """Why our SAE cannot do what this one does; empty if it can."""
+    config = found.config
+    if not config:
+        return "there is no config.json beside it to say which activation it has."
+    if (kind := word(config, "sae_type", default="sae")) != "sae":
+        return f"the sae_type {kind} has no counterpart here."
+    if config.get("hook_point_in") != config.get("hook_point_out"):
+        return "a transcoder does not reconstruct its input."
+    if flag(config, "use_glu_encoder", default=False):
+        return "a GLU encoder has no counterpart here."
+    if (activation := word(config, "act_fn", default="relu")) not in ("relu", "jumprelu", "topk"):
+        return f"the activation {activation} selects within a batch and stores no threshold."
+    norm = word(config, "norm_activation", default="dataset-wise")
+    if norm not in ("inference", "dataset-wise"):
+        return f"norm_activation={norm} depends on each input, so it cannot be folded."
+    if norm == "dataset-wise" and _average(found) not in found:
+        return "the average norm of its inputs is not stored."
+    return ""

@@ -1,0 +1,149 @@
+"""From a peer's parameters to our SAE: everything that differs is folded into the weights, exactly.
+
+Shapes: d width, K units. A peer computes pre = E (x - b) + c or pre = E x + c, selects, and decodes with
+atoms of any norm; ours subtracts b and has unit atoms.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from osae.interop.found import finite
+from osae.model import SAE, SAEConfig
+from osae.prefix import Full, PrefixWeights
+from osae.sparsify import JumpReLU, Sparsifier, TopK
+
+UNIT = 1e-5  # an atom's norm may be this far from one and is left alone
+_PLAIN = Full()
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A peer's SAE in our orientation, with nothing folded yet.
+
+    `pre_bias`: b is subtracted before encoding. `ranks_by_norm`: the selection looks at pre times the
+    norm of the atom. A unit speaks above `threshold`, which counts only for JumpReLU and BatchTopK.
+    """
+
+    encoder: Tensor
+    decoder: Tensor
+    encoder_bias: Tensor
+    decoder_bias: Tensor
+    sparsifier: Sparsifier
+    threshold: Tensor | None = None
+    prefix: PrefixWeights = _PLAIN
+    pre_bias: bool = True
+    ranks_by_norm: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        units, width = self.decoder.shape
+        wanted = {"encoder": (units, width), "encoder_bias": (units,), "decoder_bias": (width,)}
+        if self.threshold is not None:
+            wanted["threshold"] = (units,)
+        for name, shape in wanted.items():
+            if (given := tuple(getattr(self, name).shape)) != shape:
+                raise ValueError(
+                    f"the {name} is {given}, and a decoder of {units} units and width {width} needs {shape}."
+                )
+
+    def noted(self, note: str) -> "Parts":
+        """The same with one more thing to know about it."""
+        return replace(self, notes=(*self.notes, note))
+
+
+@dataclass(frozen=True, eq=False)
+class Matrices:
+    """The matrices of a peer's SAE that ours cannot run, and why not."""
+
+    decoder: Tensor
+    encoder: Tensor | None
+    why: str
+    notes: tuple[str, ...] = ()
+
+
+def gated(
+    weight: Tensor, r_mag: Tensor, gate_bias: Tensor, mag_bias: Tensor, decoder: Tensor, decoder_bias: Tensor
+) -> Parts:
+    """A gated SAE as the JumpReLU it is.
+
+    With a = W (x - b): the gate a + g > 0 opens where exp(r) a + m > m - exp(r) g, so the magnitude
+    exp(r) a + m speaks above the threshold max(m - exp(r) g, 0).
+    """
+    if not len(weight) == len(r_mag) == len(gate_bias) == len(mag_bias):
+        raise ValueError(f"{len(weight)} gated units have biases for {len(gate_bias)} and {len(mag_bias)}.")
+    gain = r_mag.exp()
+    threshold = (mag_bias - gain * gate_bias).clamp(min=0)
+    return Parts(gain[:, None] * weight, decoder, mag_bias, decoder_bias, JumpReLU(), threshold)
+
+
+def scaled(parts: Parts, scale: float) -> Parts:
+    """The parts that do to x what these, trained on scale * x, do to scale * x."""
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"the input scale is {scale:g}: a positive number is needed.")
+    threshold = None if parts.threshold is None else parts.threshold / scale
+    return replace(
+        parts,
+        encoder_bias=parts.encoder_bias / scale,
+        decoder_bias=parts.decoder_bias / scale,
+        threshold=threshold,
+    )
+
+
+def folded(parts: Parts) -> tuple[SAE, list[str]]:
+    """The SAE that computes what the parts do, and what there is to know about it."""
+    parts = _unit_atoms(parts if parts.pre_bias else _with_pre_bias(parts))
+    units, width = parts.decoder.shape
+    threshold = torch.zeros(units) if parts.threshold is None else parts.threshold.clamp(min=0)
+    config = SAEConfig(width, units, parts.sparsifier, prefix=parts.prefix)
+    state = {
+        "decoder": parts.decoder,
+        "encoder": parts.encoder,
+        "encoder_bias": parts.encoder_bias,
+        "decoder_bias": parts.decoder_bias,
+        "threshold": threshold,
+    }
+    return assembled(config, state), list(parts.notes)
+
+
+def assembled(config: SAEConfig, state: dict[str, Tensor]) -> SAE:
+    """The SAE of these parameters; nothing random is drawn on the way."""
+    with torch.device("meta"):
+        sae = SAE(config)
+    tensors = {name: finite(name, tensor).contiguous() for name, tensor in state.items()}
+    sae.load_state_dict(tensors, assign=True)
+    if config.tied:
+        sae.encoder = sae.decoder
+    return sae
+
+
+def _with_pre_bias(parts: Parts) -> Parts:
+    """E x + c = E (x - b) + (c + E b)."""
+    shift = parts.encoder.double() @ parts.decoder_bias.double()
+    bias = (parts.encoder_bias.double() + shift).float()
+    return replace(parts, encoder_bias=bias, pre_bias=True)
+
+
+def _unit_atoms(parts: Parts) -> Parts:
+    """Atoms of norm one: the norms go over to the encoder, so a unit's value is multiplied by its norm."""
+    norms = parts.decoder.norm(dim=1)
+    if float((norms - 1).abs().max()) <= UNIT:
+        return parts
+    span = f"{float(norms.min()):.3g} to {float(norms.max()):.3g}"
+    if isinstance(parts.sparsifier, TopK) and not parts.ranks_by_norm:
+        # the largest pre-activations are not the largest after the norms are moved
+        return parts.noted(f"decoder norms ({span}) are kept: folding would change the top k.")
+    divisor = torch.where(norms > 0, norms, 1.0)  # a zero atom stays what it is
+    gain = norms if parts.ranks_by_norm else divisor
+    threshold = parts.threshold
+    if threshold is not None and not parts.ranks_by_norm:
+        threshold = threshold * gain
+    moved = replace(
+        parts,
+        decoder=parts.decoder / divisor[:, None],
+        encoder=parts.encoder * gain[:, None],
+        encoder_bias=parts.encoder_bias * gain,
+        threshold=threshold,
+    )
+    return moved.noted(f"decoder norms ({span}) are folded: a value is multiplied by its atom's norm.")

@@ -1,0 +1,76 @@
+"""sparsify: `cfg.json` and `sae.safetensors`; encoder.weight and W_dec are both K x d.
+
+ReLU comes before the top k, b_dec is always subtracted, and `num_latents: 0` means width times
+`expansion_factor`.
+"""
+
+from osae.interop.export import Files, Origin, tensors_of
+from osae.interop.found import Found, count, flag, number, word
+from osae.interop.parts import Matrices, Parts
+from osae.model import SAE
+from osae.sparsify import TopK
+
+NAME = "sparsify"
+
+
+def recognises(found: Found) -> bool:
+    """Whether the file is one that sparsify wrote."""
+    return found.has("encoder.weight", "W_dec")
+
+
+def read(found: Found) -> Parts | Matrices:
+    """The parameters, or the matrices alone of a transcoder or of another activation than top-k."""
+    config = found.config
+    encoder, decoder = found.matrix("encoder.weight"), found.matrix("W_dec")
+    if why := _unlike(found):
+        return Matrices(decoder, encoder, why)
+    stored = number(config, "num_latents") if config.get("num_latents") is not None else 0
+    if stored not in (0, len(decoder)):
+        raise ValueError(f"cfg.json says num_latents={stored:g} and W_dec has {len(decoder)} rows.")
+    return Parts(
+        encoder, decoder, found.vector("encoder.bias"), found.vector("b_dec"), TopK(count(config, "k"))
+    )
+
+
+def _unlike(found: Found) -> str:
+    """Why our SAE cannot do what this one does; empty if it can."""
+    config = found.config
+    if not config:
+        return "there is no cfg.json beside it to say which activation it has."
+    if flag(config, "transcode", default=False):
+        return "a transcoder does not reconstruct its input."
+    if "W_skip" in found or flag(config, "skip_connection", default=False):
+        return "a skip connection has no counterpart here."
+    if flag(config, "signed", default=False):
+        return "a signed top-k has no counterpart here."
+    if (activation := word(config, "activation", default="topk")) != "topk":
+        return f"the activation {activation} has no counterpart here."
+    return ""
+
+
+def exported(sae: SAE, origin: Origin) -> Files:
+    """The two files, which `sparsify.SparseCoder.load_from_disk` loads."""
+    sparsifier = sae.config.sparsifier
+    if not isinstance(sparsifier, TopK):
+        kind = type(sparsifier).__name__
+        raise ValueError(f"sparsify has only top-k: the selection of a {kind} would be lost.")
+    tensors = tensors_of(sae)
+    state = {
+        "encoder.weight": tensors["encoder"],
+        "encoder.bias": tensors["encoder_bias"],
+        "W_dec": tensors["decoder"],
+        "b_dec": tensors["decoder_bias"],
+    }
+    config = {
+        "activation": "topk",
+        "expansion_factor": max(1, sae.config.units // sae.config.width),
+        "normalize_decoder": True,
+        "num_latents": sae.config.units,
+        "k": sparsifier.k,
+        "multi_topk": False,
+        "skip_connection": False,
+        "transcode": False,
+        "d_in": sae.config.width,
+        "osae": origin.provenance,
+    }
+    return {"sae.safetensors": state, "cfg.json": config}

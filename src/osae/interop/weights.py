@@ -1,0 +1,182 @@
+"""What weight files hold, from files that nobody vouches for.
+
+No code in a file is run, and nothing is loaded before what the file declares has been held against its
+size on disk: a small file cannot ask for much memory.
+"""
+
+import pickletools
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+EXPANSION = 4  # a compressed .npz may hold this many times its size on disk
+ALONE = "decoder"  # the name given to a tensor that a file holds without a name
+
+# What the pickle of a state_dict is made of. Each of these is inert: it builds a tensor over bytes of the
+# file, a dict, or a constant. torch's own list is longer, and holds things that allocate on demand.
+_OPCODES = (
+    {"PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "GLOBAL", "REDUCE", "BUILD", "BINPERSID"}
+    | {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS"}
+    | {"EMPTY_DICT", "SETITEM", "SETITEMS", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"}
+    | {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING"}
+)
+_DTYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+_STORAGES = ["Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"]
+_NAMES = (
+    {
+        "collections OrderedDict",
+        "torch._utils _rebuild_tensor_v2",
+        "torch._utils _rebuild_parameter",
+        "torch Size",
+    }
+    | {f"torch {dtype}" for dtype in _DTYPES}
+    | {f"torch {storage}Storage" for storage in _STORAGES}
+)
+
+
+def entries(path: Path) -> dict[str, Any]:
+    """What the file holds by name: tensors; in a .pt also numbers, strings and dicts of such."""
+    if not path.is_file():
+        raise ValueError("not a regular file.")
+    if path.suffix not in READERS:
+        raise ValueError(f"a {path.suffix or 'nameless'} file is not read: give {', '.join(READERS)}.")
+    open(path, "rb").close()  # whether it may be read is a matter between the user and the system
+    try:
+        return READERS[path.suffix](path)
+    except Exception as error:  # a hostile file can provoke any exception in the libraries below
+        raise ValueError(f"{path.name} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def _from_safetensors(path: Path) -> dict[str, Any]:
+    # the library itself refuses a header whose offsets and shapes do not fill the file exactly
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _from_torch(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            "it is cut short, or a pickle that is not a torch archive, which may run code: save it again "
+            "with torch.save in torch 1.6 or newer."
+        )
+    with zipfile.ZipFile(path) as archive:
+        _check_archive(archive, size, {zipfile.ZIP_STORED})
+        pickles = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
+        if len(pickles) != 1 or any(name.endswith("constants.pkl") for name in archive.namelist()):
+            raise ValueError("it is a zip, but not one that torch.save makes of tensors.")
+        _check_pickle(archive.read(pickles[0]))
+    # the first pass makes tensors without memory, to see what the second one would ask for
+    outline = list(_tensors(torch.load(path, map_location="meta", weights_only=True)))
+    _check_declared(sum(tensor.numel() * tensor.element_size() for tensor in outline), size)
+    held = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(held, Tensor):
+        return {ALONE: held.detach()}
+    if not isinstance(held, dict):
+        raise ValueError(f"it holds a {type(held).__name__}: a dict of tensors or one tensor is read.")
+    return {str(name): item for name, item in held.items()}
+
+
+def _check_pickle(data: bytes) -> None:
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name not in _OPCODES:
+            raise ValueError(
+                f"its pickle uses {opcode.name}, which tensors do not need: save it with torch.save."
+            )
+        if opcode.name == "GLOBAL" and argument not in _NAMES:
+            needed = str(argument).replace(" ", ".")
+            raise ValueError(f"its pickle needs {needed}, and code in files is never run: save tensors only.")
+
+
+def _tensors(held: Any) -> Iterator[Tensor]:
+    """Every tensor inside nested containers, each once."""
+    seen: set[int] = set()
+    waiting = [held]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, dict):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+
+
+def _from_npz(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        _check_archive(archive, EXPANSION * path.stat().st_size, {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                _check_npy(file, member.file_size)
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: _tensor(arrays[name]) for name in arrays.files}
+
+
+def _from_npy(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        _check_npy(file, path.stat().st_size)
+    return {ALONE: _tensor(np.load(path, allow_pickle=False))}
+
+
+def _check_npy(file: BinaryIO | Any, size: int) -> None:
+    """Refuses an array whose header declares other than what follows it."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it has .npy version {version}: 1.0 and 2.0 are read.")
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, and code in files is never run: save numbers only.")
+    count = 1
+    for length in shape:  # in Python's integers, which do not overflow
+        if length < 0:
+            raise ValueError(f"it declares the shape {shape}.")
+        count *= length
+    if count * dtype.itemsize != size - file.tell():
+        raise ValueError(
+            f"it declares {count * dtype.itemsize} bytes of data and holds {size - file.tell()}: it is cut "
+            "short or damaged."
+        )
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(
+        np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
+    )
+
+
+def _check_archive(archive: zipfile.ZipFile, limit: int, methods: set[int]) -> None:
+    _check_declared(sum(member.file_size for member in archive.infolist()), limit)
+    # numpy deflates and reads bit by bit, torch stores; anything else may unfold to more than it declares
+    if {member.compress_type for member in archive.infolist()} - methods:
+        raise ValueError("it is compressed in a way that its library does not use: save it again.")
+
+
+def _check_declared(declared: int, limit: int) -> None:
+    if declared > limit:
+        raise ValueError(
+            f"it declares {declared} bytes and its size on disk warrants {limit}: save it again uncompressed."
+        )
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".safetensors": _from_safetensors,
+    ".pt": _from_torch,
+    ".pth": _from_torch,
+    ".npz": _from_npz,
+    ".npy": _from_npy,
+}
