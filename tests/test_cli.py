@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from osae.cli import COMMANDS, EXPERIMENTS, main, parser
+from osae.cli import COMMANDS, main, parser
+from osae.cli.reproduce import EXPERIMENTS
 
 SMALL = ["--width", "10", "--units", "8", "--active", "2", "--samples", "3000"]
 

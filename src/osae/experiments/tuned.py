@@ -23,7 +23,7 @@ SHARES = (0.35, 0.5)
 def grid(name: str) -> list[dict[str, Any]]:
     """The trials of a method: as many as any other method has, as changes to its recipe."""
     if name == "vanilla":
-        return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.03, 0.1, 0.2, 0.3)})
+        return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.1, 0.2, 0.4, 0.8)})
     if name == "osae-paper":
         return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sweep.burn_in": (0.5, 0.7)})
     return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sae.revival": (None, Split(20))})

@@ -1,0 +1,69 @@
+"""The command line: a dictionary of functions. Nothing heavy is imported before a command needs it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from osae import __version__
+from osae.cli import reproduce, training
+
+
+class Command(NamedTuple):
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 stopped halfway, 2 the request cannot be met."""
+    asked = parser().parse_args(arguments)
+    try:
+        return COMMANDS[asked.command].run(asked)
+    except (ValueError, OSError) as error:
+        if os.environ.get("OSAE_TRACEBACK"):
+            raise
+        print(f"osae: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nosae: stopped. The same command goes on from what is on disk.", file=sys.stderr)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="osae",
+        description="Ordered sparse autoencoders: train them exactly, and measure how consistent any are.",
+        epilog="`osae COMMAND --help` tells more. First steps: osae reproduce toy --quick --out runs/demo",
+    )
+    top.add_argument("--version", action="version", version=f"osae {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=command.help,
+            description=command.help,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        command.configure(sub)
+    return top
+
+
+COMMANDS = {
+    "reproduce": Command(
+        "Run an experiment of the paper and print our numbers beside its.", reproduce.configure, reproduce.run
+    ),
+    "train": Command(
+        "Train SAEs on a synthetic world, into a run folder.", training.configure_train, training.train
+    ),
+    "resume": Command(
+        "Go on with a run that was stopped; it ends as if it never had been.",
+        training.configure_resume,
+        training.resume,
+    ),
+    "recipes": Command(
+        "List the recipes, or print one in full.", training.configure_recipes, training.recipes
+    ),
+}

@@ -1,0 +1,5 @@
+import sys
+
+from osae.cli import main
+
+sys.exit(main())

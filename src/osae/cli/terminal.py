@@ -1,0 +1,92 @@
+"""What the commands share: progress on a terminal, and arguments that explain themselves."""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+
+class Progress:
+    """A progress bar on a terminal, a line now and then elsewhere: called with (done, total, text)."""
+
+    def __init__(self, title: str):
+        self.title, self.bar, self.task, self.said = title, None, None, 0.0
+
+    def __enter__(self) -> "Progress":
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            columns = (
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TimeRemainingColumn(),
+            )
+            self.bar = progress.Progress(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task(self.title, total=None)
+            self.bar.start()
+        return self
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {text}")
+        elif time.monotonic() - self.said > 5 or done == total:
+            self.said = time.monotonic()
+            print(f"{self.title}: {done}/{total} {text}", file=sys.stderr, flush=True)
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import version
+
+    from osae import __version__
+
+    return {"osae": __version__, "python": platform.python_version()} | {
+        name: version(name) for name in ("torch", "numpy", "scipy", "numba")
+    }
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give a whole number of at least 1")
+    return number
+
+
+def integers(text: str) -> tuple[int, ...]:
+    return tuple(int(float(part)) for part in text.split(","))
+
+
+def json_value(text: str, change: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--set {change}: {text!r} is not JSON ({error}); write PATH=JSON.") from None
+
+
+def add_world(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("world", "the synthetic data (default: that of table 1)")
+    group.add_argument("--width", type=positive, help="d, the data's dimensions (80)")
+    group.add_argument("--units", type=positive, help="K, the true atoms (100)")
+    group.add_argument("--active", type=positive, help="m, atoms active in a sample (5)")
+    group.add_argument("--zipf", type=float, help="alpha: atom j occurs in proportion to j^-alpha (1.2)")
+    group.add_argument("--samples", type=positive, help="N, training samples (100000)")
+    group.add_argument("--world-seed", type=int, help="seed of dictionary and samples (0)")
+
+
+def world(asked: argparse.Namespace) -> Any:
+    """The world that the options describe; None if they say nothing."""
+    names = {"width": "width", "units": "units", "active": "active", "zipf": "zipf", "samples": "samples"}
+    names |= {"world_seed": "seed"}
+    given = {field: getattr(asked, name) for name, field in names.items() if getattr(asked, name) is not None}
+    if not given:
+        return None
+    from osae.data.worlds import SparseWorld
+
+    return SparseWorld(**given)
