@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow check bench clean
+.PHONY: setup demo test test-slow test-interop golden check bench clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,20 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# The real SAELens, sparsify, dictionary_learning, SAEBench and Llamascopium, in an environment of their own.
+INTEROP := .venv-interop
+$(INTEROP)/.ready: constraints.txt tests/interop_real/requirements.txt tests/interop_real/requirements-alone.txt
+	$(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tests/interop_real/requirements.txt
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/interop_real/requirements-alone.txt
+	touch $@
+
+test-interop: $(INTEROP)/.ready
+	PYTHONPATH=src $(INTEROP)/bin/python -m pytest tests/interop_real --confcutdir=tests/interop_real -W ignore
+
+golden: $(INTEROP)/.ready
+	$(INTEROP)/bin/python -W ignore tests/interop/make_golden.py
 
 check: setup
 	$(BIN)/ruff format --check src tests examples benchmarks

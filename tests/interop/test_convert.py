@@ -141,7 +141,7 @@ def test_full_folder_is_left_alone(tmp_path):
     assert (tmp_path / "sae.safetensors").read_text() == "mine"
 
 
-def test_unknown_library_is_named(tmp_path):
+def test_unknown_library_is_named(tmp_path, unchecked_shapes):
     with pytest.raises(ValueError, match="saelens, dictionary_learning, sparsify, osae"):
         convert(random_sae("TopK", 4, 8, 2, seed=0), tmp_path, to="keras")  # pyright: ignore
 

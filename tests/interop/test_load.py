@@ -227,7 +227,7 @@ def test_bare_decoder_without_unit_norms_has_more_units_than_width(parts, tmp_pa
     assert load(tmp_path / "d.npy", orientation="columns").units == UNITS
 
 
-def test_unknown_orientation_is_refused(tmp_path):
+def test_unknown_orientation_is_refused(tmp_path, unchecked_shapes):
     with pytest.raises(ValueError, match="'rows' or 'columns'"):
         load(tmp_path, orientation="diagonal")  # pyright: ignore
 

@@ -17,6 +17,7 @@ from osae.train.start import started
 
 MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
 REVIVAL_ROWS = 50_000  # rows among which badly explained ones are sought
+BLOCK = 2**18  # numbers of the decoder at a time: a block stays in cache from one operation to the next
 
 
 def input_scale(rows: Float[Tensor, "N d"]) -> float:
@@ -54,21 +55,29 @@ class Member:
         if self._order[0] != index:
             self._order = (index, torch.randperm(len(block), generator=generator(self.seed, "order", index)))
         size = self.recipe.batch
-        return block[self._order[1][turn * size : (turn + 1) * size]]
+        return block.index_select(0, self._order[1][turn * size : (turn + 1) * size])
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """The terms of the loss on x, after the step they ask for."""
+        terms = self.terms(x, step)
+        self.descend(terms, step)
+        return terms.detached()
+
+    def terms(self, x: Float[Tensor, "B d"], step: int) -> Terms:
+        """The terms of the loss on x, by the schedules of this step."""
         weights = self._weights
         if self._drawn:
             weights = prefix_weights(
                 self.recipe.sae.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
             )
-        terms = objective(self.sae, x * self.scale, k=self.k_at(step), weights=weights, dead=self.dead(step))
+        return objective(self.sae, x * self.scale, k=self.k_at(step), weights=weights, dead=self.dead(step))
+
+    def descend(self, terms: Terms, step: int) -> None:
+        """The optimizer step that these terms ask for, and the counters."""
         self.optimizer.zero_grad()
         terms.total.backward()
         self._step(step)
         self._count(terms.code, step)
-        return terms.detached()
 
     def dead(self, step: int) -> Tensor | None:
         """Which units have been silent for too long; None if the recipe does not ask."""
@@ -81,13 +90,16 @@ class Member:
     def _step(self, step: int) -> None:
         """One optimizer step on unit atoms; the first `frozen` units and their moments do not move."""
         decoder, frozen = self.sae.decoder, self._frozen_at(step)
+        rows = max(1, BLOCK // decoder.shape[1])
         if decoder.grad is not None:
-            decoder.grad -= (decoder.grad * decoder).sum(-1, keepdim=True) * decoder
+            for grad, atoms in zip(decoder.grad.split(rows), decoder.split(rows), strict=True):
+                grad -= (grad * atoms).sum(-1, keepdim=True) * atoms
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
         kept = [(t, t[:frozen].clone()) for t in self.unit_tensors()] if frozen else []
         self.optimizer.step()
-        decoder /= decoder.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        for atoms in decoder.split(rows):
+            atoms /= atoms.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         self.sae.threshold.clamp_(min=0)
         for tensor, rows in kept:
             tensor[:frozen] = rows
@@ -96,7 +108,8 @@ class Member:
     def _count(self, code: Code, step: int) -> None:
         """Counters move here and nowhere else."""
         spoke = code.values > 0
-        self.last_fired[code.units[spoke]] = step
+        fired = torch.where(spoke, step, 0).flatten()  # the largest is the latest
+        self.last_fired.scatter_reduce_(0, code.units.flatten(), fired, "amax")
         sparsifier = self.recipe.sae.sparsifier
         if isinstance(sparsifier, BatchTopK) and bool(spoke.any()):
             lowest = code.values[spoke].min()

@@ -1,0 +1,37 @@
+"""What the README shows is what runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs(example):
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    if example.name == "quickstart.py":
+        numbers = {}
+        for line in done.stdout.splitlines():
+            words = line.split()
+            if words and words[-2:-1] in (["orderedness"], ["stability"]):
+                numbers[" ".join(words[:-1])] = float(words[-1])
+        assert numbers["two seeds: stability"] > 0.9
+        assert numbers["ordered / truth: orderedness"] > 0.9
+        assert abs(numbers["plain / truth: orderedness"]) < 0.6
+
+
+def test_readme_shows_the_quick_start_as_it_is():
+    assert (ROOT / "examples" / "quickstart.py").read_text().strip() in (ROOT / "README.md").read_text()
+
+
+def test_readme_names_every_module():
+    text = (ROOT / "README.md").read_text()
+    for path in (ROOT / "src" / "osae").iterdir():
+        if path.name.startswith("_") or path.suffix not in ("", ".py"):
+            continue
+        assert (f"{path.name}/" if path.is_dir() else path.name) in text, path.name
