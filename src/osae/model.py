@@ -5,6 +5,7 @@ Shapes: d width, K units, k entries in a code. Encoder and decoder are both K x 
     pre = (x - b) E^T + c        code = sparsify(pre)        x_hat = sum_j z_j d_j + b
 """
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -169,8 +170,7 @@ class SAE(nn.Module):
     @torch.no_grad()
     def folded(self, scale: float) -> "SAE":
         """The SAE that does to x what this one, trained on scale * x, does to scale * x."""
-        other = SAE(self.config)
-        other.load_state_dict(self.state_dict())
+        other = copy.deepcopy(self)
         for part in (other.encoder_bias, other.decoder_bias, other.threshold):
             part.div_(scale)
         return other
@@ -178,8 +178,7 @@ class SAE(nn.Module):
     @torch.no_grad()
     def reordered(self, order: Tensor) -> "SAE":
         """The same SAE with unit order[i] in place i."""
-        other = SAE(self.config)
-        other.load_state_dict(self.state_dict())
+        other = copy.deepcopy(self)
         for part in other.per_unit().values():
             part.copy_(part[order])
         return other
@@ -205,7 +204,7 @@ class SAE(nn.Module):
             raise ValueError(
                 f"{folder}/sae.json has schema {about.get('schema')}: this release reads {SCHEMA}."
             )
-        sae = cls(from_json(about["config"]))
+        sae = cls(from_json(about["config"]), generator=torch.Generator())
         sae.load_state_dict(load_file(folder / "sae.safetensors"))
         return sae
 

@@ -15,7 +15,8 @@ from osae.experiments.tuned import tuned
 from osae.model import SAE
 from osae.recipes import RECIPES, Recipe, Task
 
-EPOCHS, QUICK_EPOCHS = 30, 8
+SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 30_000, 8_000  # seen in training; table 1: 30 epochs
+LEAST_UNITS = 50  # smaller worlds train as long as one of this size
 SEEDS, QUICK_SEEDS = 10, 2
 COMPARED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
 
@@ -36,9 +37,10 @@ class Options:
         return list(range(self.seeds or (QUICK_SEEDS if self.quick else SEEDS)))
 
     def task(self, world: SparseWorld) -> Task:
-        """The task of the table's recipes on a world: as long as the options say."""
-        epochs = QUICK_EPOCHS if self.quick else EPOCHS
-        return Task(world.width, world.units, world.active, samples=epochs * world.samples)
+        """The task of the table's recipes on a world: more atoms, more samples to see."""
+        per_unit = QUICK_SAMPLES_PER_UNIT if self.quick else SAMPLES_PER_UNIT
+        samples = per_unit * max(world.units, LEAST_UNITS)
+        return Task(world.width, world.units, world.active, samples)
 
 
 Progress = Callable[[int, int, str], None]

@@ -138,8 +138,7 @@ def energy(options: Options, progress: Progress) -> dict[str, Any]:
     strengths = tuple(float(j) ** 1.2 / 5 for j in range(1, units + 1))
     world = SparseWorld(40, units, 2, zipf=1.0, samples=50_000, strengths=strengths)
     options = replace(options, seeds=options.seeds or (2 if options.quick else FEW_SEEDS))
-    task = Task(world.width, world.units, world.active, samples=(6 if options.quick else 30) * world.samples)
-    recipes = [recipe(name, task) for name in ("topk", "osae-paper", "osae")]
+    recipes = [recipe(name, options.task(world)) for name in ("topk", "osae-paper", "osae")]
     saes, seconds = trained_saes(world, recipes, options, progress)
     rows = measured_rows(saes, seconds, world)
     samples = world.draw("test", EVALUATION_ROWS)
