@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from osae.config import altered, from_json, to_json
 from osae.prefix import Mixed, Piecewise, Uniform
 from osae.recipes import RECIPES, Task, recipe
+from osae.sparsify import TopK
 
 TASK = Task(width=8, units=12, active=3, samples=10_000, batch=100)
 
@@ -45,3 +46,23 @@ def test_plain_values_survive(value):
 def test_nested_variants_survive():
     spec = Mixed(Piecewise((2, 5), (0.5, 0.5)), 0.25)
     assert from_json(json.loads(json.dumps(to_json(spec)))) == spec
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"kind": "TopK"}, "TopK needs k"),
+        ({"kind": "TopK", "k": "five"}, "TopK.k='five' is of the wrong kind"),
+        ({"kind": "Mixed", "base": {"kind": "TopK", "k": 3}, "full": 0.5}, "Mixed.base"),
+        ({"kind": "Zipf", "alpha": True}, "Zipf.alpha=True"),
+    ],
+)
+def test_unfit_fields_are_refused(data, words):
+    with pytest.raises(ValueError, match=words):
+        from_json(data)
+
+
+@pytest.mark.parametrize(("path", "value"), [("lr.peak", "fast"), ("sae.prefix", TopK(3)), ("batch", 1.5)])
+def test_altered_refuses_values_of_another_kind(path, value):
+    with pytest.raises(ValueError, match="wrong kind"):
+        altered(recipe("topk", TASK), {path: value})

@@ -6,7 +6,7 @@ import torch
 from osae.model import SAE, AuxK, SAEConfig
 from osae.objective import objective
 from osae.prefix import Full, Uniform, prefix_weights
-from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
+from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK, jump
 from tests.test_model import UNITS, WIDTH, random_sae
 
 PLAIN = prefix_weights(Full(), UNITS)
@@ -81,3 +81,21 @@ def test_k_chooses_how_many_speak():
         sae.encoder_bias += 10
     for k in (1, 5, UNITS):
         assert int((objective(sae, torch.randn(4, WIDTH), k=k, weights=PLAIN).code.values > 0).sum()) == 4 * k
+
+
+def test_jump_thresholds_learn_from_both_sides_of_the_jump():
+    """The gradient through the objective is that of a plain dense loss, units just below included."""
+    sae, x = random_sae(JumpReLU(0.0, 0.5, 0.3)), torch.randn(200, WIDTH)
+    weights = prefix_weights(Uniform(), UNITS)
+    objective(sae, x, k=None, weights=weights).total.backward()
+    found = sae.threshold.grad.clone()
+    sae.threshold.grad = None
+    code = jump(sae.pre_activations(x - sae.decoder_bias), sae.threshold, 0.5)
+    losses = [
+        weights[n - 1] * (x - sae.decoder_bias - code[:, :n] @ sae.decoder[:n]).square().sum(1)
+        for n in range(1, UNITS + 1)
+    ]
+    torch.stack(losses).sum(0).mean().float().backward()
+    torch.testing.assert_close(found, sae.threshold.grad, rtol=1e-3, atol=1e-5)
+    below = objective(sae, x, k=None, weights=weights).code
+    assert int((below.values > 0).sum()) < x.shape[0] * UNITS

@@ -5,6 +5,8 @@ dataclasses. `@variant` registers one, so that its JSON form can name it: `{"kin
 """
 
 import dataclasses
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -50,7 +52,13 @@ def from_json(data: Any) -> Any:
     known = {f.name for f in dataclasses.fields(cls)}
     if unknown := sorted(set(fields) - known):
         raise ValueError(f"{kind} has no field {', '.join(unknown)}: it has {', '.join(sorted(known))}.")
-    return cls(**{key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()})
+    needed = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory}
+    if missing := sorted(needed - set(fields)):
+        raise ValueError(f"{kind} needs {', '.join(missing)}.")
+    fields = {key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()}
+    for key, item in fields.items():
+        _check_field(cls, key, item)
+    return cls(**fields)
 
 
 def altered(value: _D, changes: Mapping[str, Any]) -> _D:
@@ -63,9 +71,34 @@ def altered(value: _D, changes: Mapping[str, Any]) -> _D:
 def _with(value: Any, names: list[str], new: Any, path: str) -> Any:
     if not names:
         return new
-    is_choice = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    fields = [f.name for f in dataclasses.fields(value)] if is_choice else []
-    if not is_choice or names[0] not in fields:
-        there = f"there are {', '.join(fields)}" if fields else f"{value!r} has no fields"
-        raise ValueError(f"no field {names[0]!r} on the path {path!r}: {there}.")
-    return dataclasses.replace(value, **{names[0]: _with(getattr(value, names[0]), names[1:], new, path)})
+    name, *rest = names
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise ValueError(f"no field {name!r} on the path {path!r}: {value!r} has no fields.")
+    fields = [f.name for f in dataclasses.fields(value)]
+    if name not in fields:
+        raise ValueError(f"no field {name!r} on the path {path!r}: there are {', '.join(fields)}.")
+    changed = _with(getattr(value, name), rest, new, path)
+    _check_field(type(value), name, changed)
+    return dataclasses.replace(value, **{name: changed})
+
+
+def _check_field(cls: type, name: str, value: Any) -> None:
+    """Refuses a value that is not of the field's declared type."""
+    hint = typing.get_type_hints(cls)[name]
+    if not _fits(value, hint):
+        wanted = getattr(hint, "__name__", str(hint)).replace("osae.", "")
+        raise ValueError(f"{cls.__name__}.{name}={value!r} is of the wrong kind: give {wanted}.")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type as our dataclasses declare them: unions, tuples, numbers, dataclasses."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inside)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inside[0]) for item in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return value is None if hint is type(None) else isinstance(value, hint)

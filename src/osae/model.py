@@ -113,11 +113,19 @@ class Output(NamedTuple):
 class SAE(nn.Module):
     """x_hat = b + sum_j z_j d_j with z = sparsify(E (x - b) + c); `print` shows the composition."""
 
-    def __init__(self, config: SAEConfig, *, generator: torch.Generator | None = None):
-        """Random unit atoms; the encoder begins as a copy of the decoder (as the decoder itself if tied)."""
+    def __init__(
+        self,
+        config: SAEConfig,
+        *,
+        generator: torch.Generator | None = None,
+        atoms: Float[Tensor, "K d"] | None = None,
+    ):
+        """Random unit atoms unless given; the encoder begins as a copy of them (as the decoder if tied)."""
         super().__init__()
         self.config = config
-        atoms = nn.functional.normalize(torch.randn(config.units, config.width, generator=generator), dim=-1)
+        if atoms is None:
+            noise = torch.randn(config.units, config.width, generator=generator)
+            atoms = nn.functional.normalize(noise, dim=-1)
         self.decoder = nn.Parameter(atoms)
         self.encoder = self.decoder if config.tied else nn.Parameter(atoms.clone())
         self.encoder_bias = nn.Parameter(torch.zeros(config.units), requires_grad=config.encoder_bias)
@@ -143,7 +151,7 @@ class SAE(nn.Module):
             case ReLU():
                 return padded(self.pre_activations(rows).relu())
             case JumpReLU(_, bandwidth):
-                return padded(jump(self.pre_activations(rows), self.threshold, bandwidth))
+                return padded(jump(self.pre_activations(rows), self.threshold.clamp(min=0), bandwidth))
             case Linear():
                 return every_unit(self.pre_activations(rows))
             case _:
@@ -204,6 +212,9 @@ class SAE(nn.Module):
             raise ValueError(
                 f"{folder}/sae.json has schema {about.get('schema')}: this release reads {SCHEMA}."
             )
+        digest = hashlib.sha256((folder / "sae.safetensors").read_bytes()).hexdigest()
+        if digest != about.get("sha256"):
+            raise ValueError(f"{folder}: sae.safetensors is not the file that sae.json was written for.")
         sae = cls(from_json(about["config"]), generator=torch.Generator())
         sae.load_state_dict(load_file(folder / "sae.safetensors"))
         return sae

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from osae import kernels
 from osae.model import SAE, AuxK
-from osae.sparsify import Code, JumpReLU, ReLU, active
+from osae.sparsify import Code, JumpReLU, ReLU, active, jump, padded
 
 
 class Terms(NamedTuple):
@@ -19,8 +19,9 @@ class Terms(NamedTuple):
 
     def detached(self) -> "Terms":
         """The same numbers without their history."""
-        *terms, code = self
-        return Terms(*(term.detach() for term in terms), Code(code.values.detach(), code.units))
+        code = Code(self.code.values.detach(), self.code.units)
+        total, prefix, penalty, revival = (term.detach() for term in self[:4])
+        return Terms(total, prefix, penalty, revival, code)
 
 
 def objective(
@@ -32,23 +33,22 @@ def objective(
     dead: Bool[Tensor, "K"] | None = None,
 ) -> Terms:
     """The ordered loss of the batch, the price of its code, and the dead units' share, with their sum."""
-    code = sae.encode(x, k=k)
-    centred = x - sae.decoder_bias
-    prefix = kernels.all_prefix_loss(centred, code.values, code.units, sae.decoder, weights).mean()
-    penalty, revival = _penalty(sae, x, code), _revival(sae, x, code, dead)
-    return Terms(prefix + penalty + revival, prefix, penalty, revival, code)
-
-
-def _penalty(sae: SAE, x: Tensor, code: Code) -> Tensor:
-    """What the code costs beyond its error: L1 for ReLU, the expected number of units for JumpReLU."""
+    centred, penalty = x - sae.decoder_bias, x.new_zeros(())
     match sae.config.sparsifier:
-        case ReLU(l1) if l1 > 0:
-            return l1 * code.values.sum(-1).mean()
-        case JumpReLU(l0, bandwidth) if l0 > 0:
-            pre = sae.pre_activations(x - sae.decoder_bias)
-            return l0 * active(pre, sae.threshold, bandwidth).sum(-1).mean()
-        case _:
-            return x.new_zeros(())
+        case JumpReLU(l0, bandwidth):
+            # a threshold learns from the units just below it too, so zeros need their gradient
+            pre = sae.pre_activations(centred)
+            values = jump(pre, sae.threshold, bandwidth)
+            code = padded(values)
+            prefix = kernels.dense_prefix_loss(centred, values, sae.decoder, weights).mean()
+            penalty = l0 * active(pre, sae.threshold, bandwidth).sum(-1).mean()
+        case sparsifier:
+            code = sae.encode(x, k=k)
+            prefix = kernels.all_prefix_loss(centred, *code, sae.decoder, weights).mean()
+            if isinstance(sparsifier, ReLU):
+                penalty = sparsifier.l1 * code.values.sum(-1).mean()
+    revival = _revival(sae, x, code, dead)
+    return Terms(prefix + penalty + revival, prefix, penalty, revival, code)
 
 
 def _revival(sae: SAE, x: Tensor, code: Code, dead: Tensor | None) -> Tensor:

@@ -200,5 +200,5 @@ def _group_masses(ends: tuple[int, ...], given: tuple[float, ...] | None, units:
 def _normal(weights: Tensor) -> Tensor:
     weights = weights.double()
     if not (bool(weights.isfinite().all()) and bool((weights >= 0).all()) and float(weights.sum()) > 0):
-        raise ValueError(f"prefix weights must be finite, not negative, and not all zero: {weights.tolist()}")
+        raise ValueError("prefix weights must be finite, not negative, and not all zero.")
     return weights / weights.sum()

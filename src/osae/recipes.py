@@ -88,12 +88,16 @@ def batchtopk(task: Task) -> Recipe:
 
 def matryoshka_fixed(task: Task) -> Recipe:
     """TopK; the prefixes that end at fixed group boundaries."""
-    return _with_prefix(topk(task), "matryoshka-fixed", Boundaries(group_ends(task.units, task.groups)))
+    return _with_prefix(
+        topk(task), "matryoshka-fixed", Boundaries(group_ends(task.units, min(task.groups, task.units)))
+    )
 
 
 def matryoshka_random(task: Task) -> Recipe:
     """TopK; every step a few prefixes drawn at random, the whole dictionary always among them."""
-    return _with_prefix(topk(task), "matryoshka-random", RandomBoundaries(Uniform(), task.groups))
+    return _with_prefix(
+        topk(task), "matryoshka-random", RandomBoundaries(Uniform(), min(task.groups, task.units))
+    )
 
 
 def nested_dropout(task: Task) -> Recipe:
@@ -110,7 +114,7 @@ def osae_paper(task: Task) -> Recipe:
 
 def osae(task: Task) -> Recipe:
     """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain."""
-    return replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
+    return replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.95)), resort=Resort(30))
 
 
 RECIPES: dict[str, Callable[[Task], Recipe]] = {

@@ -1,5 +1,7 @@
 """One SAE in training: unit atoms, frozen units, sorting, revival, and independence from its company."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from osae.data.worlds import SparseWorld
 from osae.model import AuxK, Resample, Split
 from osae.recipes import RECIPES, FromData, Task, recipe
 from osae.schedule import Resort, Sweep
+from osae.sparsify import BatchTopK, JumpReLU, ReLU
 from osae.train.loop import train
 from osae.train.member import Member
 from osae.train.revive import revive, two_directions
@@ -47,13 +50,16 @@ def test_every_recipe_learns_and_keeps_unit_atoms(name, rows):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_frozen_units_do_not_move_and_neither_do_their_moments(tied, rows):
-    made = altered(recipe("osae-paper", TASK), {"sweep": Sweep(0.0, 1.0), "sae.tied": tied})
+@pytest.mark.parametrize("revival", [None, Split(80, 0.0, 1.0, 5.0), Resample(80, 0.0, 1.0, 0)], ids=str)
+def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, tied, rows):
+    changes = {"sweep": Sweep(0.0, 1.0), "sae.tied": tied, "sae.revival": revival, "resort": Resort(80)}
+    made = altered(recipe("osae-paper", TASK), changes)
     member = advanced(made, rows, 40)
-    frozen = member._frozen_at(40)
+    frozen = member.frozen_at(40)
     assert frozen == 8
     before, decoder = [tensor.clone() for tensor in member.unit_tensors()], member.sae.decoder.clone()
     member.advance(member.batch(rows, 1, 0), 40)
+    member.tend(rows, 41)
     *after, fired = member.unit_tensors()
     for now, then in zip(after, before[:-1], strict=True):
         assert torch.equal(now[:frozen], then[:frozen])
@@ -76,26 +82,25 @@ def test_sorting_permutes_everything_and_changes_no_output(rows):
         assert torch.equal(value, expected), name
 
 
-def test_sorting_puts_gains_in_falling_order(rows):
+def test_sorting_is_greedy_by_gain(rows):
+    """At each place stands the unit that lowers the error most after those before it."""
     member = advanced(recipe("topk", TASK), rows, 60)
     member.resort(rows, 60)
     code, atoms = member.sae.encode(rows, k=member.k_at(59)).dense(16).detach(), member.sae.decoder.detach()
-    residual, gains = rows.clone(), []
-    for unit in range(16):
-        nearer = residual - code[:, unit : unit + 1] * atoms[unit]
-        gains.append(float((residual.square().sum(1) - nearer.square().sum(1)).mean()))
-        residual = nearer
-    # greedy: each unit's gain was the best to be had after those before it
-    assert gains[0] == max(gains)
-    first = rows.square().sum(1).mean()
-    alone = [float(first - (rows - code[:, u : u + 1] * atoms[u]).square().sum(1).mean()) for u in range(16)]
-    assert alone[0] == pytest.approx(max(alone), rel=1e-5)
+    residual = rows.double()
+    for place in range(16):
+        left = [
+            float((residual - code[:, u : u + 1].double() * atoms[u].double()).square().sum())
+            for u in range(place, 16)
+        ]
+        assert left[0] == pytest.approx(min(left), rel=1e-6)
+        residual = residual - code[:, place : place + 1].double() * atoms[place].double()
 
 
 def test_sorting_leaves_frozen_units_in_place(rows):
     made = altered(recipe("osae", TASK), {"sweep": Sweep(0.0, 1.0), "resort": Resort(4)})
     member = advanced(made, rows, 40)
-    frozen = member._frozen_at(39)
+    frozen = member.frozen_at(39)
     held = member.sae.decoder[:frozen].clone()
     member.resort(rows, 40)
     assert torch.equal(member.sae.decoder[:frozen], held)
@@ -199,3 +204,39 @@ def test_splitting_parts_a_unit_that_stands_for_two_features():
     revive(member, rows, 1)
     assert error(member.sae, rows) < 0.1 * before
     assert bool(((member.sae.decoder.detach() @ atoms.T).max(0).values > 0.98).all())
+
+
+def test_revival_leaves_the_threshold_of_the_batch_alone(rows):
+    made = altered(recipe("batchtopk", TASK), {"sae.revival": Split(8, 0.0, 1.0, 5.0)})
+    member = advanced(made, rows, 60)
+    assert float(member.sae.threshold.min()) == float(member.sae.threshold.max()) > 0
+
+
+def test_splitting_works_when_most_units_are_dead(rows):
+    made = altered(recipe("topk", TASK), {"k_warmup": None})
+    member = Member(made, 0, rows)
+    with torch.no_grad():
+        member.sae.encoder[:12] = 0
+    revive(member, rows, 1)
+    assert bool((member.sae.encoder[:12].abs().sum(-1) > 0).any())
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_splitting_does_not_depend_on_the_scale_of_the_data(scale, rows):
+    made = altered(recipe("topk", TASK), {"k_warmup": None})
+    atoms = []
+    for factor in (1.0, scale):
+        member = Member(made, 0, rows * factor)
+        with torch.no_grad():
+            member.sae.encoder[:4] = 0
+        revive(member, rows * factor, 1)
+        atoms.append(member.sae.decoder.detach())
+    torch.testing.assert_close(*atoms, rtol=1e-3, atol=1e-4)
+
+
+def test_choices_are_independent(rows):
+    """A recipe for TopK takes any other sparsifier: without a k there is nothing to warm up."""
+    for sparsifier in (JumpReLU(0.01), ReLU(0.1), BatchTopK(2)):
+        fit(
+            altered(recipe("osae", replace(TASK, samples=500)), {"sae.sparsifier": sparsifier}), rows.double()
+        )

@@ -61,9 +61,9 @@ def undisturbed(tmp_path_factory) -> Path:
     return run
 
 
-def wait_for_checkpoint(process: subprocess.Popen, run: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not (run / "checkpoint.safetensors").exists():
+def wait_for_checkpoint(process: subprocess.Popen, run: Path, newer_than: int = 0) -> None:
+    deadline, saved = time.monotonic() + 60, run / "checkpoint.safetensors"
+    while not (saved.exists() and saved.stat().st_mtime_ns > newer_than):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -73,12 +73,14 @@ def test_killed_and_resumed_run_ends_bit_for_bit_the_same(undisturbed, tmp_path)
     run = tmp_path / "run"
     process = started(*TRAIN, "--out", str(run))
     wait_for_checkpoint(process, run)
-    for pause in (0.1, 0.4, 0.2):
+    for pause in (0.05, 0.2, 0.1):
         time.sleep(pause)
+        assert process.poll() is None, "the run ended before it could be killed"
         process.kill()
         process.communicate()
+        before = (run / "checkpoint.safetensors").stat().st_mtime_ns
         process = started("resume", str(run))
-        time.sleep(2.5)
+        wait_for_checkpoint(process, run, newer_than=before)
     process.communicate(timeout=120)
     assert process.returncode == 0
     assert same(undisturbed, run)
@@ -88,7 +90,10 @@ def test_killed_and_resumed_run_ends_bit_for_bit_the_same(undisturbed, tmp_path)
 def test_interrupt_saves_and_says_how_to_go_on(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = started(*TRAIN, "--checkpoint-seconds", "1000", "--out", str(run))
+    deadline = time.monotonic() + 60
     while not (run / "log.jsonl").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -108,7 +113,7 @@ def test_a_finished_run_can_be_resumed_and_stays_the_same(undisturbed):
 def test_what_a_run_leaves_behind(undisturbed):
     lines = [json.loads(line) for line in (undisturbed / "log.jsonl").read_text().splitlines()]
     assert {line["name"] for line in lines} == set(NAMES)
-    assert lines[-1]["step"] == 480
+    assert lines[-1]["step"] == 960
     by_name = [line["total"] for line in lines if line["name"] == "osae-seed0"]
     assert by_name[-1] < by_name[0]
     for samples in ("0", "4000"):

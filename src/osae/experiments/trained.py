@@ -10,6 +10,7 @@ from pathlib import Path
 import joblib
 import torch
 
+from osae import __version__
 from osae.config import to_json
 from osae.data.source import SourceSpec, opened
 from osae.model import SAE
@@ -33,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished SAE, the one it started as, and the seconds between them."""
+    """A finished SAE and the seconds it took."""
 
     job: Job
     sae: SAE
@@ -73,6 +74,7 @@ def _found(job: Job, root: Path) -> Trained | None:
         return None
     about = json.loads(path.read_text()).get("provenance", {})
     asked = {"recipe": to_json(job.recipe), "seed": job.seed, "source": to_json(job.world)}
+    asked |= {"osae": __version__, "torch": torch.__version__}
     same = all(about.get(key) == json.loads(json.dumps(value)) for key, value in asked.items())
     return _read(job, root) if same else None
 

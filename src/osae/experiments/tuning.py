@@ -22,10 +22,10 @@ L0_TOLERANCE = 1.1  # a code is at the target sparsity up to this times the worl
 
 def tuning(options: Options, progress: Progress) -> dict[str, Any]:
     """Every trial with its validation error, and the best of each method, also written to tuned.json."""
-    world = options.world or SparseWorld()
+    world = replace(SparseWorld(), **options.world)
     validation = world.draw("validation", 20_000).x
     jobs, changes = [], {}
-    for name in options.methods:
+    for name in options.method_list():
         for number, change in enumerate(grid(name)):
             trial = altered(recipe(name, options.task(world)), change)
             trial = replace(trial, name=f"{name}-trial{number}")
@@ -38,7 +38,7 @@ def tuning(options: Options, progress: Progress) -> dict[str, Any]:
         score = _score(done.sae, validation)
         trials.append({"method": name, "changes": to_json(change), **score, "seconds": done.seconds})
         progress(count, len(jobs), f"{done.job.recipe.name}: validation error {score['mse']:.3g}")
-    chosen = {name: _best(trials, name, L0_TOLERANCE * world.active) for name in options.methods}
+    chosen = {name: _best(trials, name, L0_TOLERANCE * world.active) for name in options.method_list()}
     trials.sort(key=lambda trial: (trial["method"], trial["mse"]))
     about = {"schema": 1, "world": to_json(world), "seed": SEED, "trials": trials, "chosen": chosen}
     with written(options.out / "tuned.json") as path:

@@ -60,6 +60,16 @@ def all_prefix_loss(
     return backend.all_prefix_loss(x, values, units, decoder, weights.detach())
 
 
+def dense_prefix_loss(
+    x: Float[Tensor, "B d"],
+    code: Float[Tensor, "B K"],
+    decoder: Float[Tensor, "K d"],
+    weights: Float[Tensor, "K"],
+) -> Float[Tensor, "B"]:
+    """The ordered loss of each sample for a code of all units; zeros get their gradient too."""
+    return _load("dense").dense_prefix_loss(x, code, decoder, weights)
+
+
 def topk_encode(
     x: Float[Tensor, "B d"], encoder: Float[Tensor, "K d"], bias: Float[Tensor, "K"] | None, k: int
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:

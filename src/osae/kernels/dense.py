@@ -31,7 +31,12 @@ BLOCK = 64  # units in a block: 128 was no faster, 32 slower; more costs B m^2, 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
     """The ordered loss of each sample (B,)."""
-    return _PrefixLoss.apply(x, _spread_out(values, units, len(decoder)), decoder, weights)
+    return dense_prefix_loss(x, _spread_out(values, units, len(decoder)), decoder, weights)
+
+
+def dense_prefix_loss(x: Tensor, code: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
+    """The ordered loss of each sample (B,) for a code (B, K), every entry of which gets its gradient."""
+    return _PrefixLoss.apply(x, code, decoder, weights)
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from osae.train.start import started
 
 MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
 REVIVAL_ROWS = 50_000  # rows among which badly explained ones are sought
+REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
 BLOCK = 2**18  # numbers of the decoder at a time: a block stays in cache from one operation to the next
 
 
@@ -38,8 +39,10 @@ class Member:
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64)
         steps, units = recipe.steps, recipe.sae.units
         self._lr_at = learning_rate(recipe.lr, steps)
-        self.k_at = active_units(recipe.k_warmup, getattr(recipe.sae.sparsifier, "k", units), units, steps)
-        self._frozen_at = frozen_units(recipe.sweep, units, steps)
+        # a sparsifier without a k has nothing to warm up
+        k = getattr(recipe.sae.sparsifier, "k", None)
+        self.k_at = active_units(recipe.k_warmup if k else None, k or units, units, steps)
+        self.frozen_at = frozen_units(recipe.sweep, units, steps)
         resort, revival = recipe.resort, recipe.sae.revival
         self._resorts: tuple[int, ...] = evenly(resort.times, resort.until, steps) if resort else ()
         self._revivals: tuple[int, ...] = ()
@@ -89,16 +92,16 @@ class Member:
     @torch.no_grad()
     def _step(self, step: int) -> None:
         """One optimizer step on unit atoms; the first `frozen` units and their moments do not move."""
-        decoder, frozen = self.sae.decoder, self._frozen_at(step)
-        rows = max(1, BLOCK // decoder.shape[1])
+        decoder, frozen = self.sae.decoder, self.frozen_at(step)
+        together = max(1, BLOCK // decoder.shape[1])
         if decoder.grad is not None:
-            for grad, atoms in zip(decoder.grad.split(rows), decoder.split(rows), strict=True):
+            for grad, atoms in zip(decoder.grad.split(together), decoder.split(together), strict=True):
                 grad -= (grad * atoms).sum(-1, keepdim=True) * atoms
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
         kept = [(t, t[:frozen].clone()) for t in self.unit_tensors()] if frozen else []
         self.optimizer.step()
-        for atoms in decoder.split(rows):
+        for atoms in decoder.split(together):
             atoms /= atoms.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         self.sae.threshold.clamp_(min=0)
         for tensor, rows in kept:
@@ -119,7 +122,8 @@ class Member:
     def tend(self, block: Float[Tensor, "N d"], done: int) -> None:
         """Sorting and resampling that are due after `done` steps, measured on rows of the block at hand."""
         if done in self._revivals:
-            revive(self, self._rows(block, done, REVIVAL_ROWS) * self.scale, done)
+            count = min(REVIVAL_ROWS, REVIVAL_NUMBERS // self.recipe.sae.units)
+            revive(self, self._rows(block, done, count) * self.scale, done)
         if self.recipe.resort is not None and done in self._resorts:
             last = done == self._resorts[-1]
             self.resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
@@ -137,7 +141,7 @@ class Member:
         for part in (rows * self.scale).split(MEASURE_ROWS):
             code = self.sae.encode(part, k=self.k_at(done - 1))
             activity.update(code.values, code.units, part - self.sae.decoder_bias)
-        order, frozen = activity.greedy_order(), self._frozen_at(done - 1)
+        order, frozen = activity.greedy_order(), self.frozen_at(done - 1)
         order = torch.cat([torch.arange(frozen), order[order >= frozen]])
         for tensor in self.unit_tensors():
             tensor.copy_(tensor[order])

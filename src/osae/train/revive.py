@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 from osae.model import Resample, Split
 from osae.seeds import generator
+from osae.sparsify import JumpReLU
 
 if TYPE_CHECKING:
     from osae.train.member import Member
@@ -25,21 +26,23 @@ LEAST_SAMPLES = 20  # a unit seen less often is not split: its two halves would 
 @torch.no_grad()
 def revive(member: "Member", rows: Tensor, done: int) -> None:
     """The member's idle units at work again, as its recipe says, measured on these (scaled) rows."""
+    frozen = member.frozen_at(done - 1)
     code = member.sae.encode(rows, k=member.k_at(done - 1))
     residual = rows - member.sae.decode(code)
     match member.recipe.sae.revival:
         case Resample():
-            _resample(member, residual, done)
+            _resample(member, residual, frozen, done)
         case Split(weak=weak):
-            _split(member, residual, code.dense(member.recipe.sae.units), weak, done)
+            _split(member, residual, code.dense(member.recipe.sae.units), weak, frozen, done)
 
 
-def _resample(member: "Member", residual: Tensor, done: int) -> None:
+def _resample(member: "Member", residual: Tensor, frozen: int, done: int) -> None:
     """Dead units point at badly explained rows, drawn with chances ~ squared error."""
     dead = member.dead(done)
-    if dead is None or not bool(dead.any()):
+    which = dead.nonzero().squeeze(-1) if dead is not None else torch.empty(0, dtype=torch.int64)
+    which = which[which >= frozen]
+    if not len(which):
         return
-    which = dead.nonzero().squeeze(-1)
     error = residual.square().sum(-1).double()
     source = generator(member.seed, "resample", done)
     drawn = error.multinomial(len(which), replacement=True, generator=source)
@@ -48,38 +51,51 @@ def _resample(member: "Member", residual: Tensor, done: int) -> None:
     member.sae.encoder[which] = member.sae.decoder[which]
 
 
-def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, done: int) -> None:
+def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, frozen: int, done: int) -> None:
     """Each spare unit goes where it lowers the error most: half of a unit's work, or what none explains."""
     sae, energy, count = member.sae, values.square().sum(0), (values > 0).sum(0)
-    spare = energy < weak * energy.median()
+    if not bool(count.any()):
+        return
+    spare = energy < weak * energy[count > 0].median()
+    spare[:frozen] = False
     error = residual.square().sum(-1)
     worst = error.topk(-(-len(error) // WORST)).indices
     residual, values, error = residual[worst], values[worst], error[worst]
     speaks = ((values > 0) & ~spare & (count >= LEAST_SAMPLES)).to(error.dtype)
+    speaks[:, :frozen] = 0
     for new in spare.nonzero().squeeze(-1).tolist():
         # the unit with the largest mean error where it speaks, and what two halves of it would leave
         old = int(((error @ speaks) / count.clamp(min=1)).argmax())
         where = speaks[:, old].nonzero().squeeze(-1)
-        atom = sae.decoder[old].clone()
-        parts = residual[where] + values[where, old].unsqueeze(-1) * atom
+        parts = residual[where] + values[where, old].unsqueeze(-1) * sae.decoder[old]
         halves = two_directions(parts)
         left = parts - _explained(parts, halves)
+        by_halving = error[where].sum() - left.square().sum()
         direction = unexplained_direction(residual)
         explained = _explained(residual, direction.unsqueeze(0), aligned=ALIGNED)
-        if error[where].sum() - left.square().sum() > explained.square().sum():
-            both = torch.tensor([old, new])
-            row, bias = sae.encoder[old].clone(), sae.encoder_bias[old].clone()
-            _forget(member, both, done)
-            sae.decoder[both] = halves
-            sae.encoder[both] = halves if sae.config.tied else row + halves - atom
-            sae.encoder_bias[both] = bias
+        if max(by_halving, explained.square().sum()) <= energy[new]:
+            continue  # what it does now is worth more
+        if by_halving > explained.square().sum():
+            _halve(member, old, new, halves, done)
             residual[where] = left
+            speaks[:, old] = 0
         else:
             _forget(member, torch.tensor([new]), done)
             sae.decoder[new] = direction
             sae.encoder[new] = direction
             residual = residual - explained
         error = residual.square().sum(-1)
+
+
+def _halve(member: "Member", old: int, new: int, halves: Tensor, done: int) -> None:
+    """Two units in place of one; each keeps what the encoder knew, turned as its atom is."""
+    sae, both = member.sae, torch.tensor([old, new])
+    turned = sae.encoder[old] + halves - sae.decoder[old]
+    bias = sae.encoder_bias[old].clone()
+    _forget(member, both, done)
+    sae.decoder[both] = halves
+    sae.encoder[both] = halves if sae.config.tied else turned
+    sae.encoder_bias[both] = bias
 
 
 def _explained(rows: Tensor, directions: Tensor, *, aligned: float = 0.0) -> Tensor:
@@ -91,7 +107,9 @@ def _explained(rows: Tensor, directions: Tensor, *, aligned: float = 0.0) -> Ten
 
 def unexplained_direction(residual: Float[Tensor, "n d"]) -> Float[Tensor, "d"]:
     """A direction that many rows share: the worst row's, drawn towards the large rows beside it."""
-    direction = normalize(residual[residual.square().sum(-1).argmax()], dim=0)
+    lengths = residual.norm(dim=-1)
+    residual = residual / lengths.max().clamp(min=1e-30)  # cubes below stay within range
+    direction = normalize(residual[lengths.argmax()], dim=0)
     for _ in range(ROUNDS):
         direction = normalize((residual @ direction).relu().pow(3) @ residual, dim=0)
     return direction
@@ -115,7 +133,10 @@ def two_directions(rows: Float[Tensor, "n d"]) -> Float[Tensor, "2 d"]:
 
 
 def _forget(member: "Member", which: Int[Tensor, "n"], done: int) -> None:
-    """Parameters, moments and counters of some units back at nothing."""
+    """Parameters, moments and counters of some units back at nothing; thresholds at where they begin."""
+    threshold = member.sae.threshold.clone()
     for tensor in member.unit_tensors():
         tensor[which] = 0
+    begin = member.recipe.sae.sparsifier
+    member.sae.threshold[which] = begin.threshold if isinstance(begin, JumpReLU) else threshold[which]
     member.last_fired[which] = done

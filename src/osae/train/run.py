@@ -45,6 +45,16 @@ class RunConfig:
     snapshots: tuple[int, ...] = ()
     checkpoint_seconds: float = 60.0
 
+    def __post_init__(self):
+        names = [recipe.name for recipe in self.recipes]
+        if len(set(names)) < len(names) or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"recipes {', '.join(names)}, seeds {self.seeds}: name each once.")
+        if bad := [name for name in names if "/" in name or not name.strip(".")]:
+            raise ValueError(f"recipe name {bad[0]!r} cannot name a folder: leave out slashes.")
+        most = min(recipe.samples for recipe in self.recipes)
+        if late := [count for count in self.snapshots if not 0 <= count <= most]:
+            raise ValueError(f"snapshot at {late[0]} samples: the training sees {most}.")
+
 
 def create(folder: Path, config: RunConfig) -> None:
     """A new run in a folder that holds none yet."""
@@ -102,12 +112,13 @@ class _Keeper:
         self.folder, self.config, self.members, self.stop = folder, config, members, stop
         recipe = members[0].recipe
         self.steps, self.log_every = recipe.steps, max(1, recipe.steps // LOG_LINES)
-        self.snapshots = {max(1, count // recipe.batch): count for count in config.snapshots if count > 0}
+        self.snapshots = [(max(1, count // recipe.batch), count) for count in config.snapshots if count > 0]
         self.saved_at = time.monotonic()
 
     def __call__(self, done: int, terms: list[Terms]) -> None:
-        if done in self.snapshots:
-            _snapshot(self.folder, self.members, self.snapshots[done])
+        for step, samples in self.snapshots:
+            if step == done:
+                _snapshot(self.folder, self.members, samples)
         if done % self.log_every == 0 or done == self.steps:
             self._log(done, terms)
         stop = self.stop()

@@ -13,6 +13,7 @@ from osae.train.member import Member
 
 def fit(recipe: Recipe, rows: Float[Tensor, "N d"], *, seed: int = 0) -> SAE:
     """The SAE that this recipe and seed make of these activations."""
+    rows = rows.float()
     if rows.ndim != 2 or rows.shape[1] != recipe.sae.width:
         raise ValueError(f"rows of shape {tuple(rows.shape)}: the recipe wants (N, {recipe.sae.width}).")
     if not bool(torch.isfinite(rows).all()):
