@@ -114,7 +114,7 @@ def osae_paper(task: Task) -> Recipe:
 
 def osae(task: Task) -> Recipe:
     """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain."""
-    return replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.95)), resort=Resort(30))
+    return replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
 
 
 RECIPES: dict[str, Callable[[Task], Recipe]] = {

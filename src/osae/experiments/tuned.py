@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from osae.config import altered, from_json
+from osae.model import Split
 from osae.recipes import Recipe, Task, recipe
 
 RATES = (3e-3, 1e-2)
@@ -22,10 +23,10 @@ SHARES = (0.35, 0.5)
 def grid(name: str) -> list[dict[str, Any]]:
     """The trials of a method: as many as any other method has, as changes to its recipe."""
     if name == "vanilla":
-        return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.2, 0.4)})
+        return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.1, 0.2, 0.4, 0.8)})
     if name == "osae-paper":
-        return _product({"lr.peak": RATES, "sweep.burn_in": (0.5, 0.7)})
-    return _product({"lr.peak": RATES, "k_warmup.share": SHARES})
+        return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sweep.burn_in": (0.5, 0.7)})
+    return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sae.revival": (None, Split(20))})
 
 
 def _product(axes: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:

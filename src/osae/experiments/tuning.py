@@ -9,7 +9,7 @@ import torch
 from osae import metrics
 from osae.config import altered, to_json
 from osae.data.worlds import SparseWorld
-from osae.experiments.toy import Options, Progress, chance
+from osae.experiments.toy import LEAST_UNITS, Options, Progress, chance
 from osae.experiments.trained import Job, all_trained
 from osae.experiments.tuned import grid
 from osae.files import written
@@ -17,6 +17,7 @@ from osae.model import SAE
 from osae.recipes import recipe
 
 SEED = 1000  # no table uses it
+SAMPLES_PER_UNIT = 30_000  # a trial is somewhat shorter than a training of the tables
 L0_TOLERANCE = 1.1  # a code is at the target sparsity up to this times the world's active atoms
 
 
@@ -24,10 +25,13 @@ def tuning(options: Options, progress: Progress) -> dict[str, Any]:
     """Every trial with its validation error, and the best of each method, also written to tuned.json."""
     world = replace(SparseWorld(), **options.world)
     validation = world.draw("validation", 20_000).x
+    task = replace(options.task(world), samples=SAMPLES_PER_UNIT * max(world.units, LEAST_UNITS))
+    if options.quick:
+        task = options.task(world)
     jobs, changes = [], {}
     for name in options.method_list():
         for number, change in enumerate(grid(name)):
-            trial = altered(recipe(name, options.task(world)), change)
+            trial = altered(recipe(name, task), change)
             trial = replace(trial, name=f"{name}-trial{number}")
             jobs.append(Job(trial, SEED, world))
             changes[trial.name] = (name, change)
@@ -40,7 +44,14 @@ def tuning(options: Options, progress: Progress) -> dict[str, Any]:
         progress(count, len(jobs), f"{done.job.recipe.name}: validation error {score['mse']:.3g}")
     chosen = {name: _best(trials, name, L0_TOLERANCE * world.active) for name in options.method_list()}
     trials.sort(key=lambda trial: (trial["method"], trial["mse"]))
-    about = {"schema": 1, "world": to_json(world), "seed": SEED, "trials": trials, "chosen": chosen}
+    about = {
+        "schema": 1,
+        "world": to_json(world),
+        "samples": task.samples,
+        "seed": SEED,
+        "trials": trials,
+        "chosen": chosen,
+    }
     with written(options.out / "tuned.json") as path:
         path.write_text(json.dumps(about, indent=1) + "\n")
     rows = [
