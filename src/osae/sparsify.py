@@ -79,19 +79,25 @@ def every_unit(values: Float[Tensor, "B K"]) -> Code:
 
 def padded(values: Float[Tensor, "B K"]) -> Code:
     """The code of values that are zero where a unit is silent, as narrow as its fullest row."""
-    width = int((values.detach() != 0).sum(-1).max()) if len(values) else 0
+    speaks = values.detach() != 0
+    counts = speaks.sum(-1, keepdim=True)
+    width = int(counts.max()) if len(values) else 0
     if width > values.shape[-1] // 2:
         return every_unit(values)
-    return Code(*values.topk(max(width, 1), dim=-1, sorted=False))
+    rows, columns = speaks.nonzero(as_tuple=True)
+    slots = (speaks.cumsum(-1) - 1)[rows, columns]
+    units = torch.zeros(len(values), max(width, 1), dtype=torch.int64, device=values.device)
+    units[rows, slots] = columns
+    filled = torch.arange(units.shape[-1], device=values.device) < counts
+    return Code(torch.where(filled, values.gather(-1, units), 0), units)
 
 
 def largest_in_batch(pre: Float[Tensor, "B K"], k: int) -> Bool[Tensor, "B K"]:
     """Where the B*k largest positive values of the batch stand."""
     count = min(k * len(pre), pre.numel())
     flat = pre.detach().flatten()
-    kept = torch.zeros_like(flat, dtype=torch.bool)
-    kept[flat.topk(count, sorted=False).indices] = True
-    return kept.view_as(pre) & (pre > 0)
+    lowest = flat.kthvalue(len(flat) - count + 1).values if count else flat.new_tensor(torch.inf)
+    return (pre >= lowest) & (pre > 0)
 
 
 class _Jump(torch.autograd.Function):
