@@ -94,10 +94,9 @@ def padded(values: Float[Tensor, "B K"]) -> Code:
 
 def largest_in_batch(pre: Float[Tensor, "B K"], k: int) -> Bool[Tensor, "B K"]:
     """Where the B*k largest positive values of the batch stand."""
-    count = min(k * len(pre), pre.numel())
-    flat = pre.detach().flatten()
-    lowest = flat.kthvalue(len(flat) - count + 1).values if count else flat.new_tensor(torch.inf)
-    return (pre >= lowest) & (pre > 0)
+    positive = pre.detach()[pre > 0]
+    spare = len(positive) - k * len(pre)
+    return pre >= positive.kthvalue(spare + 1).values if spare > 0 else pre > 0
 
 
 class _Jump(torch.autograd.Function):
