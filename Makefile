@@ -36,6 +36,11 @@ test-interop: $(INTEROP)/.ready
 golden: $(INTEROP)/.ready
 	$(INTEROP)/bin/python -W ignore tests/interop/make_golden.py
 
+# Ours against the peers, in turns: docs/speed.md. About 20 minutes on two quiet cores.
+bench: setup $(INTEROP)/.ready
+	$(BIN)/python -m benchmarks.run --peers-python $(INTEROP)/bin/python
+	$(BIN)/python -m benchmarks.growth
+
 check: setup
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/ruff check src tests examples benchmarks
@@ -43,5 +48,5 @@ check: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) .venv-* build runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* build runs/demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

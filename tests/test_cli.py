@@ -5,11 +5,10 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from osae.cli import COMMANDS, main, parser
+from osae.cli import COMMANDS, main
 from osae.cli.reproduce import EXPERIMENTS
 
 SMALL = ["--width", "10", "--units", "8", "--active", "2", "--samples", "3000"]
@@ -72,6 +71,12 @@ def test_recipes_are_listed_and_printed(capsys):
         (["train", "topk", "--out", "x", "--set", "lr.speed=3"], "no field 'speed'"),
         (["train", "topk", "--out", "x", "--set", "lr.peak=fast"], "is not JSON"),
         (["train", "topk", "--out", "x", "--active", "200"], "ask for 1 to 100"),
+        (["train", "topk", "--out", "x", "--set", 'lr.peak="fast"'], "wrong kind"),
+        (["train", "topk,topk", "--out", "x"], "name each once"),
+        (["train", "topk", "--out", "x", "--samples", "100"], "batch=500 exceeds the world's 100 samples"),
+        (["train", "topk", "--out", "x", "--snapshots", "99999999"], "the training sees"),
+        (["reproduce", "pca", "--out", "x", "--zipf", "1"], "you may choose"),
+        (["reproduce", "ablate", "--out", "x", "--methods", "topk"], "leave out --methods"),
         (["resume", "nowhere"], "holds no run"),
         (["reproduce", "toy", "--out", "x", "--methods", "nonsense"], "no recipe 'nonsense'"),
     ],
@@ -126,8 +131,3 @@ def test_version(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert re.fullmatch(r"osae \d+\.\d+\.\d+\n", capsys.readouterr().out)
-
-
-def test_parser_knows_no_command_twice():
-    assert parser().prog == "osae"
-    assert Path("pyproject.toml").read_text().count("osae.cli:main") == 1

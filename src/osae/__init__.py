@@ -3,6 +3,7 @@
     import osae
     osae.stability(a, b)          # two decoders (K, d): mean cosine under the best matching
     osae.orderedness(a, b)        # Spearman correlation of the matched places
+    osae.compare(["a", "b"])      # any SAEs on disk: all of that, and more, for every pair
     osae.all_prefix_loss(x, values, units, decoder, weights)
 
 Names are imported when first used, so that `import osae` and `osae --help` need no torch.
@@ -21,6 +22,8 @@ _HOMES = {
     "osae.recipes": ("Recipe", "Task", "recipe"),
     "osae.data.worlds": ("SparseWorld", "PCAWorld"),
     "osae.train.simple": ("fit",),
+    "osae.interop": ("load",),
+    "osae.comparison": ("compare",),
     "osae.metrics": (
         "chance_level",
         "coherence",
@@ -41,7 +44,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if TYPE_CHECKING:
+    from osae.comparison import compare
     from osae.data.worlds import PCAWorld, SparseWorld
+    from osae.interop import load
     from osae.kernels import all_prefix_loss
     from osae.metrics import (
         chance_level,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from osae import __version__
-from osae.cli import reproduce, training
+from osae.cli import comparing, reproduce, training
 
 
 class Command(NamedTuple):
@@ -18,7 +18,8 @@ class Command(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 stopped halfway, 2 the request cannot be met."""
-    asked = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    asked = parser().parse_args(words, argparse.Namespace(words=words))
     try:
         return COMMANDS[asked.command].run(asked)
     except (ValueError, OSError) as error:
@@ -65,5 +66,30 @@ COMMANDS = {
     ),
     "recipes": Command(
         "List the recipes, or print one in full.", training.configure_recipes, training.recipes
+    ),
+    "compare": Command(
+        "How consistent SAEs are, whoever trained them: every pair, beside its chance level.",
+        comparing.configure_compare,
+        comparing.compare,
+    ),
+    "order": Command(
+        "Give an SAE of any library a canonical order, from activations.",
+        comparing.configure_order,
+        comparing.order,
+    ),
+    "stitch": Command(
+        "What a larger SAE knows that a smaller one does not, unit by unit.",
+        comparing.configure_stitch,
+        comparing.stitch,
+    ),
+    "convert": Command(
+        "Write an SAE in the files of another library; refused if anything would be lost.",
+        comparing.configure_convert,
+        comparing.convert,
+    ),
+    "inspect": Command(
+        "Tell what a file or folder holds: an SAE of any library, or activations.",
+        comparing.configure_inspect,
+        comparing.inspect,
     ),
 }

@@ -2,12 +2,13 @@
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from osae.cli.terminal import Progress, add_world, positive, versions, world
+from osae.cli.terminal import Progress, add_world, positive, world
 
 EXPERIMENTS = {
     "toy": "table 1: every recipe on the Gaussian world",
@@ -44,16 +45,17 @@ def run(asked: argparse.Namespace) -> int:
     from osae.experiments import Options
     from osae.recipes import RECIPES
     from osae.report import write_report
+    from osae.versions import versions
 
-    methods = tuple(asked.methods.split(",")) if asked.methods else tuple(RECIPES)
-    if unknown := [name for name in methods if name not in RECIPES]:
+    methods = tuple(asked.methods.split(",")) if asked.methods else None
+    if unknown := [name for name in methods or () if name not in RECIPES]:
         raise ValueError(f"no recipe {unknown[0]!r}: there are {', '.join(RECIPES)}.")
     asked.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     options = Options(asked.out, asked.seeds, asked.quick, asked.jobs, methods, world(asked))
     with Progress(f"osae reproduce {asked.name}") as progress:
         results = functions[asked.name](options, progress)
-    command = "osae " + " ".join(sys.argv[1:])
+    command = shlex.join(["osae", *asked.words])
     about = {"schema": 1, "experiment": asked.name, "command": command, "versions": versions()}
     results = {**about, **results, "seconds": time.perf_counter() - started}
     page = write_report(results, asked.out)

@@ -41,17 +41,6 @@ class Progress:
             self.bar.stop()
 
 
-def versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import version
-
-    from osae import __version__
-
-    return {"osae": __version__, "python": platform.python_version()} | {
-        name: version(name) for name in ("torch", "numpy", "scipy", "numba")
-    }
-
-
 def positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -59,8 +48,18 @@ def positive(text: str) -> int:
     return number
 
 
+def counting(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text}: give a whole number of at least 0")
+    return number
+
+
 def integers(text: str) -> tuple[int, ...]:
-    return tuple(int(float(part)) for part in text.split(","))
+    numbers = [float(part) for part in text.split(",")]
+    if any(number != int(number) for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text}: give whole numbers, with commas between them")
+    return tuple(int(number) for number in numbers)
 
 
 def json_value(text: str, change: str) -> Any:
@@ -80,13 +79,7 @@ def add_world(sub: argparse.ArgumentParser) -> None:
     group.add_argument("--world-seed", type=int, help="seed of dictionary and samples (0)")
 
 
-def world(asked: argparse.Namespace) -> Any:
-    """The world that the options describe; None if they say nothing."""
-    names = {"width": "width", "units": "units", "active": "active", "zipf": "zipf", "samples": "samples"}
-    names |= {"world_seed": "seed"}
-    given = {field: getattr(asked, name) for name, field in names.items() if getattr(asked, name) is not None}
-    if not given:
-        return None
-    from osae.data.worlds import SparseWorld
-
-    return SparseWorld(**given)
+def world(asked: argparse.Namespace) -> dict[str, Any]:
+    """The fields of the world that the options choose."""
+    fields = {name: name for name in ("width", "units", "active", "zipf", "samples")} | {"world_seed": "seed"}
+    return {field: getattr(asked, name) for name, field in fields.items() if getattr(asked, name) is not None}

@@ -36,7 +36,11 @@ def train(asked: argparse.Namespace) -> int:
     from osae.recipes import Task, recipe
     from osae.train import run
 
-    data = world(asked) or SparseWorld()
+    data = SparseWorld(**world(asked))
+    if asked.batch > data.samples:
+        raise ValueError(
+            f"batch={asked.batch} exceeds the world's {data.samples} samples: ask for a smaller batch."
+        )
     samples = int(asked.epochs * data.samples)
     units, active = asked.dictionary or data.units, asked.k or data.active
     task = Task(data.width, units, active, samples, batch=asked.batch)
@@ -71,6 +75,9 @@ def _go(folder: Path) -> int:
             )
     except run.Interrupted as stopped:
         print(f"osae: {stopped}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nosae: stopped at once; `osae resume {folder}` goes on.", file=sys.stderr)
         return 1
     for member in members:
         print(folder / member.name)

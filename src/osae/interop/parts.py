@@ -109,8 +109,7 @@ def folded(parts: Parts) -> tuple[SAE, list[str]]:
 
 def assembled(config: SAEConfig, state: dict[str, Tensor]) -> SAE:
     """The SAE of these parameters; nothing random is drawn on the way."""
-    with torch.device("meta"):
-        sae = SAE(config)
+    sae = SAE(config, atoms=state["decoder"])
     tensors = {name: finite(name, tensor).contiguous() for name, tensor in state.items()}
     sae.load_state_dict(tensors, assign=True)
     if config.tied:

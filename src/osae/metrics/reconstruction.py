@@ -6,7 +6,7 @@ Shapes: N samples, B samples in a batch, d width, K units, k entries in a sparse
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -82,6 +82,11 @@ class Reconstruction:
         share = len(x) / (self.samples + len(x))
         self._spread += self.samples * share * float((mean - self._mean).square().sum())
         self._mean = self._mean + share * (mean - self._mean)
+
+    @property
+    def spoke(self) -> Bool[Tensor, "K"]:
+        """Which units have spoken in the samples so far."""
+        return self._spoke.clone()
 
     def result(self) -> ReconstructionResult:
         """The measures over all samples so far."""

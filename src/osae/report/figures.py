@@ -82,8 +82,15 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: LOOKS[name] if name in LOOKS else Look(*next(others)) for name in dict.fromkeys(names)}
 
 
-def matching_scatter(panels: Sequence[Mapping[str, Any]], path: Path | str) -> None:
-    """Draw one panel per method: a dot per matched pair of true atom and unit, coloured by their cosine.
+def matching_scatter(
+    panels: Sequence[Mapping[str, Any]],
+    path: Path | str,
+    *,
+    title: str = "Where each true atom is found in the learned dictionary",
+    x_label: str = "place of the true atom",
+    y_label: str = "place of the matched unit",
+) -> None:
+    """Draw one panel per method: a dot per matched pair of units, coloured by their cosine.
 
     A panel has `title`, `left` (places of the true atoms), `right` (places of the units matched with them),
     `similarity`, `units` (the length of both axes), and may have the numbers `stability` and `orderedness`.
@@ -110,9 +117,9 @@ def matching_scatter(panels: Sequence[Mapping[str, Any]], path: Path | str) -> N
             )
             axes.set(title=_matching_title(panel), box_aspect=1)
             axes.margins(0.03)
-        _label_lowest(grid, len(panels), "place of the true atom")
-        figure.suptitle("Where each true atom is found in the learned dictionary")
-        figure.supylabel("place of the matched unit", fontsize=9)
+        _label_lowest(grid, len(panels), x_label)
+        figure.suptitle(title)
+        figure.supylabel(y_label, fontsize=9)
         if dots is not None:
             figure.colorbar(dots, ax=grid, label="cosine of the pair", shrink=0.8, aspect=30, pad=0.015)
 

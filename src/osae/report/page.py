@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -66,42 +66,37 @@ def plain(value: Any) -> Any:
 
 def page(results: Mapping[str, Any], folder: Path | str) -> str:
     """The whole HTML page of the results; figures are read from the folder and embedded."""
-    title = escape(str(results.get("title") or results.get("experiment") or "Results"))
+    title = str(results.get("title") or results.get("experiment") or "Results")
     columns = columns_of(results)
     body = [
-        f'<header><p class="kicker">osae · {escape(str(results.get("experiment", "report")))}</p>',
-        f"<h1>{title}</h1></header>",
-        *_notes(results.get("notes") or []),
+        *notes_part(results.get("notes") or []),
         "<section><h2>Results</h2>",
         *(part for section in sections_of(results) for part in _section(section, columns, results)),
         f'<p class="small">{LEGEND} {BOLD} {INTERVALS} Point at a number for its interval.</p></section>',
-        *_figures(results.get("figures") or [], Path(folder)),
+        *figures_part(results.get("figures") or [], Path(folder)),
         *_run(results),
-        "<details><summary>All numbers as JSON</summary>",
-        f"<pre>{escape(json.dumps(plain(results), indent=2, ensure_ascii=False))}</pre></details>",
+        *json_part(results),
     ]
+    return document(title, str(results.get("experiment", "report")), body)
+
+
+def document(title: str, kicker: str, body: Iterable[str]) -> str:
+    """A whole HTML page: its title, a word above it that says what it is, and the parts of its body."""
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        f"<title>{title}</title>",
+        f"<title>{escape(title)}</title>",
         f"<style>{STYLE}</style>",
     ]
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        "<head>",
-        *head,
-        "</head>",
-        "<body><main>",
-        *body,
-        "</main>",
-    ]
-    return "\n".join([*parts, f"<script>{SCRIPT}</script>", "</body>", "</html>", ""])
+    header = [f'<header><p class="kicker">osae · {escape(kicker)}</p>', f"<h1>{escape(title)}</h1></header>"]
+    top = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body><main>", *header]
+    return "\n".join([*top, *body, "</main>", f"<script>{SCRIPT}</script>", "</body>", "</html>", ""])
 
 
-def _notes(notes: Sequence[str]) -> Iterator[str]:
+def notes_part(notes: Sequence[str]) -> Iterator[str]:
+    """What there is to say in short; nothing if there is nothing."""
     if notes:
         yield '<section class="notes"><h2>In short</h2><ul>'
         yield from (f"<li>{_words(note)}</li>" for note in notes)
@@ -121,11 +116,18 @@ def _section(
     if section["world"] and section["world"] != results.get("world"):
         yield f'<p class="small">World: {_words(world_words(section["world"]))}</p>'
     published = any(row.get("paper") for row in section["rows"])
-    name = section["title"] or results.get("title") or "Results"
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(str(name))}"><table>'
     beside = "; the published number below ours" if published else ""
-    yield f'<caption class="unseen">{escape(str(name))}: one row per method{beside}.</caption>'
-    heads = ['<th scope="col" aria-sort="none">Method</th>', *(_head(column) for column in columns)]
+    name = str(section["title"] or results.get("title") or "Results")
+    yield from table_part(section, columns, name=name, about=f"one row per method{beside}", head="Method")
+
+
+def table_part(
+    section: Mapping[str, Any], columns: Sequence[Column], *, name: str, about: str, head: str
+) -> Iterator[str]:
+    """The table of a section, sortable by its columns; `head` says what a row is, `about` what it shows."""
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(name)}"><table>'
+    yield f'<caption class="unseen">{escape(name)}: {escape(about)}.</caption>'
+    heads = [f'<th scope="col" aria-sort="none">{escape(head)}</th>', *(_head(column) for column in columns)]
     yield f"<thead><tr>{''.join(heads)}</tr></thead>"
     yield f"<tbody>{''.join(_row(row) for row in comparison(section, columns))}</tbody>"
     chance = chance_cells(section.get("chance"), columns)
@@ -158,7 +160,8 @@ def _cell(cell: Cell) -> str:
     return f"<td{value}{title}>{ours}{spread}{paper}</td>"
 
 
-def _figures(figures: Sequence[Mapping[str, str]], folder: Path) -> Iterator[str]:
+def figures_part(figures: Sequence[Mapping[str, str]], folder: Path) -> Iterator[str]:
+    """The figures, read from the folder and embedded; nothing if there are none."""
     if figures:
         yield '<section class="figures"><h2>Figures</h2>'
         yield from (_figure(figure, folder) for figure in figures)
@@ -178,7 +181,6 @@ def _figure(figure: Mapping[str, str], folder: Path) -> str:
 
 
 def _run(results: Mapping[str, Any]) -> Iterator[str]:
-    versions = results.get("versions") or {}
     known = {
         "Command": f"<code>{escape(results['command'])}</code>" if results.get("command") else "",
         "World": _words(world_words(results.get("world"))),
@@ -186,8 +188,24 @@ def _run(results: Mapping[str, Any]) -> Iterator[str]:
         "Date": escape(str(results.get("date") or "")),
         "Time": f"{results['seconds']:,.0f} s" if results.get("seconds") else "",
         "Machine": escape(str(results.get("machine") or "")),
-        "Versions": escape(", ".join(f"{name} {version}" for name, version in versions.items())),
+        "Versions": versions_text(results.get("versions") or {}),
     }
-    items = [f"<dt>{name}</dt><dd>{text}</dd>" for name, text in known.items() if text]
+    yield from facts_part("What was run", known)
+
+
+def facts_part(title: str, facts: Mapping[str, str]) -> Iterator[str]:
+    """A list of names with what is known of each, as HTML; nothing if nothing is."""
+    items = [f"<dt>{escape(name)}</dt><dd>{text}</dd>" for name, text in facts.items() if text]
     if items:
-        yield f"<section><h2>What was run</h2><dl>{''.join(items)}</dl></section>"
+        yield f"<section><h2>{escape(title)}</h2><dl>{''.join(items)}</dl></section>"
+
+
+def versions_text(versions: Mapping[str, str]) -> str:
+    """The versions in one line of HTML."""
+    return escape(", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def json_part(results: Mapping[str, Any]) -> Iterator[str]:
+    """All numbers, folded away."""
+    yield "<details><summary>All numbers as JSON</summary>"
+    yield f"<pre>{escape(json.dumps(plain(results), indent=2, ensure_ascii=False))}</pre></details>"

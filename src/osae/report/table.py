@@ -12,7 +12,17 @@ from osae.report.columns import MISSING, Column, columns_of, measured, sections_
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Cell", "Column", "Row", "comparison", "markdown", "rich_table", "rich_tables", "write_csv"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Row",
+    "comparison",
+    "markdown",
+    "rich_table",
+    "rich_tables",
+    "terminal_table",
+    "write_csv",
+]
 
 LEGEND = "Each cell: mean (standard deviation) over seeds, or over pairs of seeds where the column says so."
 INTERVALS = (
@@ -206,18 +216,35 @@ def rich_tables(results: Mapping[str, Any]) -> list["Table"]:
 
 def rich_table(results: Mapping[str, Any]) -> "Table":
     """The results for a terminal of 100 columns: means, below them the spread, then published numbers."""
+    title = str(results.get("title") or results.get("experiment") or "")
+    caption = "± standard deviation; bold: best, or not told apart from the best"
+    return terminal_table(sections_of(results), columns_of(results), title=title, caption=caption)
+
+
+def terminal_table(
+    sections: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    *,
+    title: str,
+    caption: str = "",
+    head: str = "Method",
+) -> "Table":
+    """The sections below one another, with a line per row; `head` says what a row is."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    columns = columns_of(results)
-    title = Text(str(results.get("title") or results.get("experiment") or ""), style="bold")
-    caption = Text("± standard deviation; bold: best, or not told apart from the best", style="dim")
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("Method", no_wrap=True)
+    table = Table(
+        title=Text(title, style="bold"),
+        caption=Text(caption, style="dim") if caption else None,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column(head, no_wrap=True)
     for column in columns:
         table.add_column("\n".join(column.title.rsplit(" ", 1)), justify="right", no_wrap=True)
-    for section in sections_of(results):
+    for section in sections:
         for cells in _terminal_lines(section, columns):
             table.add_row(*(Text(text, style=style) for text, style in cells))
         table.add_section()
@@ -226,7 +253,7 @@ def rich_table(results: Mapping[str, Any]) -> "Table":
 
 def _terminal_lines(section: Mapping[str, Any], columns: Sequence[Column]) -> Iterator[list[tuple[str, str]]]:
     """The lines of a section, each cell with its style."""
-    if section["title"]:
+    if section.get("title"):
         yield [(section["title"], "bold underline")]
     for row in comparison(section, columns):
         yield [(row.method, ""), *((cell.mean, "bold" if cell.best else "") for cell in row.cells)]
@@ -234,7 +261,7 @@ def _terminal_lines(section: Mapping[str, Any], columns: Sequence[Column]) -> It
             yield [("", ""), *((_plus_minus(cell.spread), "dim") for cell in row.cells)]
         if any(cell.paper for cell in row.cells):
             yield [("  paper", "dim cyan"), *((cell.paper, "dim cyan") for cell in row.cells)]
-    chance = chance_cells(section["chance"], columns)
+    chance = chance_cells(section.get("chance"), columns)
     if any(chance):
         yield [(text, "dim italic") for text in ("chance level", *chance)]
 

@@ -1,0 +1,162 @@
+"""The peers' entries, each by the library's own training step and default settings; runs in `.venv-interop`.
+
+sparsify is here with both of its optimizers. SAELens' `use_sparse_activations` is not: its backward pass does
+not run on a CPU. No unit is dead in the few steps of a benchmark, so nobody pays for revival.
+"""
+
+import os
+import sys
+import types
+from importlib.metadata import version
+
+import torch
+from torch import Tensor
+
+from benchmarks.pipe import Shape
+from benchmarks.worker import serve
+
+os.environ["SPARSIFY_DISABLE_TRITON"] = "1"  # its kernels need a GPU
+sys.modules["nnsight"] = types.SimpleNamespace(LanguageModel=object)  # type: ignore[assignment]  # never called
+
+GROUPS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2 + 1 / 32)  # as dictionary_learning's demo, and as ours
+
+
+class SAELens:
+    """SAELens' trainer on its TopK or Matryoshka SAE."""
+
+    def __init__(self, shape: Shape, x: Tensor, *, nested: bool):
+        from sae_lens import (
+            MatryoshkaBatchTopKTrainingSAE,
+            MatryoshkaBatchTopKTrainingSAEConfig,
+            TopKTrainingSAE,
+            TopKTrainingSAEConfig,
+        )
+        from sae_lens.config import SAETrainerConfig
+        from sae_lens.training.sae_trainer import SAETrainer
+
+        shared = {"d_in": shape.d, "d_sae": shape.K, "k": shape.k}
+        if nested:
+            widths = [round(shape.K * sum(GROUPS[: i + 1])) for i in range(len(GROUPS))]
+            sae = MatryoshkaBatchTopKTrainingSAE(
+                MatryoshkaBatchTopKTrainingSAEConfig(**shared, matryoshka_widths=widths)
+            )
+        else:
+            sae = TopKTrainingSAE(TopKTrainingSAEConfig(**shared))
+        config = SAETrainerConfig(10**9, train_batch_size_samples=shape.B, lr=1e-4, lr_end=1e-4)
+        self.trainer, self.x = SAETrainer(config, sae, iter(())), x
+
+    def forward(self) -> Tensor:
+        from sae_lens.saes.sae import TrainStepInput
+
+        trainer = self.trainer
+        return trainer.sae.training_forward_pass(
+            TrainStepInput(
+                sae_in=self.x,
+                dead_neuron_mask=trainer.dead_neurons,
+                coefficients=trainer.get_coefficients(),
+                n_training_steps=1,
+                is_logging_step=False,
+            )
+        ).loss
+
+    def step(self) -> None:
+        self.trainer.step(self.x)
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.trainer.sae.parameters())
+
+    def state(self) -> list[Tensor]:
+        return [*self.parameters(), *optimizer_tensors(self.trainer.optimizer)]
+
+
+class Sparsify:
+    """sparsify's SparseCoder with the lines of its training loop that concern one SAE."""
+
+    def __init__(self, shape: Shape, x: Tensor, *, signum: bool):
+        from sparsify import SparseCoder, SparseCoderConfig
+
+        self.x, self.sae = x, SparseCoder(shape.d, SparseCoderConfig(num_latents=shape.K, k=shape.k))
+        self.silent = torch.zeros(shape.K, dtype=torch.long)
+        self.fired = torch.zeros(shape.K, dtype=torch.bool)
+        if signum:
+            from schedulefree import ScheduleFreeWrapper
+            from sparsify.sign_sgd import SignSGD
+
+            self.optimizer = ScheduleFreeWrapper(SignSGD(self.sae.parameters(), lr=1e-4), momentum=0.95)
+            self.optimizer.train()
+        else:
+            self.optimizer = torch.optim.Adam(self.sae.parameters(), lr=1e-4)
+
+    def forward(self) -> Tensor:
+        self.sae.set_decoder_norm_to_unit_norm()
+        out = self.sae(self.x)
+        self.fired[out.latent_indices.flatten()] = True
+        return out.fvu
+
+    def step(self) -> None:
+        loss = self.forward()
+        loss.backward()
+        self.sae.remove_gradient_parallel_to_decoder_directions()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.silent += len(self.x)
+        self.silent[self.fired] = 0
+        self.fired.zero_()
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.sae.parameters())
+
+    def state(self) -> list[Tensor]:
+        return [*self.parameters(), *optimizer_tensors(self.optimizer)]
+
+
+class DictionaryLearning:
+    """dictionary_learning's trainers; not their very first step, which also sets the bias."""
+
+    def __init__(self, shape: Shape, x: Tensor, *, nested: bool):
+        from dictionary_learning.trainers.matryoshka_batch_top_k import MatryoshkaBatchTopKTrainer
+        from dictionary_learning.trainers.top_k import TopKTrainer
+
+        shared = {"steps": 10**6, "activation_dim": shape.d, "dict_size": shape.K, "k": shape.k}
+        about = {"layer": 0, "lm_name": "none", "device": "cpu", "seed": 0}
+        self.x = x
+        if nested:
+            self.trainer = MatryoshkaBatchTopKTrainer(**shared, **about, group_fractions=list(GROUPS))
+        else:
+            self.trainer = TopKTrainer(**shared, **about)
+
+    def forward(self) -> Tensor:
+        return self.trainer.loss(self.x, step=1)
+
+    def step(self) -> None:
+        self.trainer.update(1, self.x)
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.trainer.ae.parameters())
+
+    def state(self) -> list[Tensor]:
+        return [*self.parameters(), *optimizer_tensors(self.trainer.optimizer)]
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Every tensor of an optimizer's state."""
+    return [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+
+
+ENTRIES = {
+    "saelens-topk": lambda shape, x: SAELens(shape, x, nested=False),
+    "saelens-matryoshka": lambda shape, x: SAELens(shape, x, nested=True),
+    "sparsify-topk": lambda shape, x: Sparsify(shape, x, signum=False),
+    "sparsify-topk-signum": lambda shape, x: Sparsify(shape, x, signum=True),
+    "dictionary_learning-topk": lambda shape, x: DictionaryLearning(shape, x, nested=False),
+    "dictionary_learning-matryoshka": lambda shape, x: DictionaryLearning(shape, x, nested=True),
+}
+PACKAGES = {
+    "saelens": "sae-lens",
+    "sparsify": "eai-sparsify",
+    "dictionary_learning": "dictionary-learning",
+}
+
+if __name__ == "__main__":
+    found = {name: PACKAGES[name.partition("-")[0]] for name in ENTRIES}
+    serve(ENTRIES, {name: f"{package} {version(package)}" for name, package in found.items()})

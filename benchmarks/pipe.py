@@ -1,0 +1,66 @@
+"""The near side of the pipe: a benchmark entry in a process of its own, asked one thing at a time."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Shape(NamedTuple):
+    """B samples in a batch, d their width, K units in the dictionary, k active in a sample."""
+
+    B: int
+    d: int
+    K: int
+    k: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self._asdict().items())
+
+
+class Worker:
+    """`ask` sends a word to the entry `name` of `module`, run by `python`, and gives its answer.
+
+    `clock` is "wall", or "cpu" for a busy machine: what the entry itself spent, not what it waited.
+    """
+
+    def __init__(self, python: str, module: str, name: str, shape: Shape, threads: int, clock: str = "wall"):
+        self.name = name
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the worker)
+        self._process = subprocess.Popen(
+            [python, "-m", module, name, json.dumps(shape), str(threads), clock],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def ask(self, what: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(what + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            self._log.seek(0)
+            raise RuntimeError(f"{self.name} stopped at {what!r}:\n{self._log.read()[-2000:]}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process; it has nothing to save."""
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,192 @@
+"""`make bench`: every library's training step on the same batch, in turns, beside the bare encoder product.
+
+    python -m benchmarks.run                 # all shapes, ours and the peers
+    python -m benchmarks.run --no-peers      # ours alone
+    python -m benchmarks.run --quick         # few rounds
+    python -m benchmarks.run --busy          # others compute here too: CPU time on one thread
+    python -m benchmarks.run --shape 2048,512,65536,80 --no-peers
+
+Each entry lives in a process of its own and waits while the others work. In every round each is asked once
+for each part, beginning with another one each time; the numbers are medians over the rounds.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import plots
+from benchmarks.pipe import ROOT, Shape, Worker
+from osae.files import written
+
+SHAPES = (
+    Shape(2048, 512, 4096, 80),
+    Shape(2048, 576, 4096, 64),
+    Shape(2048, 512, 16384, 64),
+    Shape(1024, 2304, 16384, 80),
+)
+OURS = ("osae-topk", "osae-topk-decoded", "osae-matryoshka", "osae-exact")
+PEERS = (
+    "saelens-topk",
+    "saelens-matryoshka",
+    "sparsify-topk",
+    "sparsify-topk-signum",
+    "dictionary_learning-topk",
+    "dictionary_learning-matryoshka",
+)
+PARTS = ("forward", "forward_backward", "step")
+Times = dict[str, dict[str, list[float]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _arguments(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    cases, versions = [], {}
+    for shape in asked.shape or SHAPES:
+        found = case(shape, asked, versions)
+        cases.append(found)
+        console.print(table(found))
+    result = {
+        "schema": 1,
+        "threads": asked.threads,
+        "clock": asked.clock,
+        "rounds": asked.rounds,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "versions": versions,
+        "cases": cases,
+    }
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with written(asked.out / "bench.json") as path:
+        path.write_text(json.dumps(result, indent=2) + "\n")
+    plots.steps(result, asked.out / "bench.png")
+    for line in verdicts(cases):
+        console.print(line, highlight=False)
+    console.print(f"Results: {asked.out / 'bench.json'}\nFigure:  {asked.out / 'bench.png'}", highlight=False)
+    return 0
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--shape", type=_shape, action="append", metavar="B,d,K,k", help="instead of the four"
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often each entry is asked (5)")
+    parser.add_argument("--quick", action="store_true", help="two rounds")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone, without the peers' environment")
+    parser.add_argument(
+        "--peers-python", type=Path, default=ROOT / ".venv-interop/bin/python", metavar="PATH"
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--busy", action="store_true", help="CPU time on one thread, not time on the clock")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    asked = parser.parse_args(arguments)
+    asked.clock, asked.threads = ("cpu", 1) if asked.busy else ("wall", asked.threads)
+    asked.rounds = asked.rounds or (2 if asked.quick else 5)
+    if not asked.no_peers and not asked.peers_python.exists():
+        parser.error(f"no {asked.peers_python}: run `make bench`, which sets it up, or give --no-peers.")
+    return asked
+
+
+def _shape(text: str) -> Shape:
+    return Shape(*(int(number) for number in text.split(",")))
+
+
+# --- measuring --------------------------------------------------------------------------------------
+
+
+def case(shape: Shape, asked: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
+    """The medians of every entry at one shape; fills in the entries' versions."""
+    with ExitStack() as stack:
+        workers = {}
+        for name in ("floor", *OURS, *(() if asked.no_peers else PEERS)):
+            python, module = (
+                (str(asked.peers_python), "benchmarks.peers")
+                if name in PEERS
+                else (sys.executable, "benchmarks.ours")
+            )
+            worker = stack.enter_context(Worker(python, module, name, shape, asked.threads, asked.clock))
+            try:
+                versions[name] = worker.ask("version")  # answers once it has warmed up
+                workers[name] = worker
+            except RuntimeError as error:
+                print(f"left out: {error}", file=sys.stderr)
+        times = timed(workers, asked.rounds)
+        floor = median(times.pop("floor")["step"])
+        entries = [summary(name, parts, floor) | workers[name].ask("memory") for name, parts in times.items()]
+    return {"shape": shape._asdict(), "floor_ms": floor, "entries": entries}
+
+
+def timed(workers: Mapping[str, Worker], rounds: int) -> Times:
+    """Milliseconds of each part of each entry, round by round."""
+    times: Times = {name: {part: [] for part in PARTS} for name in workers}
+    order = list(workers)
+    for turn in range(rounds):
+        for name in order[turn % len(order) :] + order[: turn % len(order)]:
+            for part in PARTS if name != "floor" else ("step",):
+                times[name][part].append(workers[name].ask(part)["ms"])
+    return times
+
+
+def summary(name: str, parts: Mapping[str, list[float]], floor: float) -> dict[str, Any]:
+    """An entry's medians, and the fastest and slowest of its steps."""
+    medians = {f"{part}_ms": median(numbers) for part, numbers in parts.items()}
+    return {
+        "name": name,
+        **medians,
+        "times_floor": medians["step_ms"] / floor,
+        "range_ms": [min(parts["step"]), max(parts["step"])],
+    }
+
+
+# --- telling ----------------------------------------------------------------------------------------
+
+
+def table(found: Mapping[str, Any]) -> Table:
+    """One case as a table, fastest entry first."""
+    title = f"{Shape(**found['shape'])}: the bare encoder product takes {found['floor_ms']:.1f} ms"
+    made = Table(title=title, title_justify="left")
+    made.add_column("entry")
+    for column in ("forward", "+ backward", "step ms", "range", "x floor", "extra MB"):
+        made.add_column(column, justify="right")
+    for entry in sorted(found["entries"], key=lambda entry: entry["step_ms"]):
+        low, high = entry["range_ms"]
+        made.add_row(
+            entry["name"],
+            f"{entry['forward_ms']:.1f}",
+            f"{entry['forward_backward_ms']:.1f}",
+            f"{entry['step_ms']:.1f}",
+            f"{low:.0f}-{high:.0f}",
+            f"{entry['times_floor']:.2f}",
+            f"{entry['peak_mb']:.0f}",
+        )
+    return made
+
+
+def verdicts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How the exact ordered step compares, in words, case by case."""
+    lines = []
+    for found in cases:
+        step = {entry["name"]: entry["step_ms"] for entry in found["entries"]}
+        exact = step["osae-exact"]
+        own = min(step["osae-topk"], step["osae-topk-decoded"])
+        said = [f"{exact / found['floor_ms']:.2f} x the floor", f"{exact / own:.2f} x our fastest TopK"]
+        for kind in ("matryoshka", "topk"):
+            theirs = {name: ms for name, ms in step.items() if name in PEERS and f"-{kind}" in name}
+            if theirs:
+                fastest = min(theirs, key=theirs.__getitem__)
+                said.append(f"{theirs[fastest] / exact:.1f} times as fast as {fastest}")
+        lines.append(f"{Shape(**found['shape'])}: the exact ordered step is {', '.join(said)}.")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

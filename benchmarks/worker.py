@@ -1,0 +1,116 @@
+"""The far side of the pipe: one entry of the benchmark, alone in its process.
+
+A word on stdin says what to do, a line of JSON on stdout what it took. A process for each entry keeps its
+memory apart from the others' and lets the peers have their own environment: this file needs torch alone.
+"""
+
+import ctypes
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.pipe import Shape
+
+TINY = Shape(B=8, d=16, K=32, k=4)  # loads and compiles all that a step needs, before anything is measured
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class Entry(Protocol):
+    """One way to train an SAE on one batch."""
+
+    def forward(self) -> Tensor:
+        """The loss of the batch, ready for `backward`."""
+        ...
+
+    def step(self) -> None:
+        """A whole training step, as the library's own loop takes it."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """What is trained."""
+        ...
+
+    def state(self) -> Iterable[Tensor]:
+        """What stays between steps: the parameters and all of the optimizer."""
+        ...
+
+
+Entries = Mapping[str, Callable[[Shape, Tensor], Entry]]
+
+
+def serve(entries: Entries, versions: Mapping[str, str]) -> None:
+    """Answer the words on stdin for the entry, shape, number of threads and clock on the command line."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # some libraries print while they are imported
+    _, name, shape, threads, clock = sys.argv
+    torch.set_num_threads(int(threads))
+    bench = Bench(entries[name], Shape(*json.loads(shape)), CLOCKS[clock])
+    for line in sys.stdin:
+        word = line.strip()
+        answer = versions.get(name) if word == "version" else bench.answer(word)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Bench:
+    """An entry at a shape: times in milliseconds, memory in megabytes."""
+
+    def __init__(
+        self,
+        make: Callable[[Shape, Tensor], Entry],
+        shape: Shape,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._clock = clock
+        make(TINY, batch(TINY)).step()
+        self._without = resident("VmRSS")
+        self._x = batch(shape)
+        self._entry = make(shape, self._x)
+        self._entry.step()
+
+    def answer(self, word: str) -> dict[str, float]:
+        work = {
+            "forward": self._entry.forward,
+            "forward_backward": lambda: self._entry.forward().backward(),
+            "step": self._entry.step,
+        }
+        return self.memory() if word == "memory" else {"ms": self._timed(work[word])}
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        for parameter in self._entry.parameters():
+            parameter.grad = None
+        started = self._clock()
+        work()
+        return 1e3 * (self._clock() - started)
+
+    def memory(self) -> dict[str, float]:
+        """The peak of two steps above batch, weights, gradients and optimizer; and the gradients alone."""
+        gradients = _bytes(self._entry.parameters())
+        kept = gradients + _bytes([*self._entry.state(), self._x])
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew from here
+        self._entry.step()
+        self._entry.step()
+        peak = resident("VmHWM") - self._without - kept
+        return {"peak_mb": peak / 1e6, "gradients_mb": gradients / 1e6}
+
+
+def batch(shape: Shape) -> Tensor:
+    """The same Gaussian samples for every entry (B, d)."""
+    return torch.randn(shape.B, shape.d, generator=torch.Generator().manual_seed(0))
+
+
+def resident(which: str) -> int:
+    """Bytes of this process in memory, now (VmRSS) or at most (VmHWM), without what is free already."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())

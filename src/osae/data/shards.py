@@ -1,0 +1,312 @@
+"""Activations on disk: a folder of shards with a manifest, or a single file of rows.
+
+Shapes: N rows in all, n rows in a block, d width.
+
+    manifest.json       {"schema": 1, "kind": "activations", "width": d, "rows": N, "dtype": "bfloat16",
+                         "shards": [{"file": "00000.safetensors", "rows": n, "sha256": "..."}, ...], ...}
+    00000.safetensors   "activations" (n, d), and what else there is to say about each row, such as "tokens"
+
+The manifest is written last, so a folder that has one is whole. Rows are read when they are asked for, and
+only those, whatever their type on disk.
+"""
+
+import bisect
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from osae.files import written
+
+SCHEMA = 1
+KIND = "activations"
+MANIFEST = "manifest.json"
+TENSOR = "activations"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+DType = Literal["float32", "float16", "bfloat16"]
+Block = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of rows; `sha256` is empty where nobody wrote it down."""
+
+    file: Path
+    rows: int
+    sha256: str = ""
+
+
+class Shards:
+    """Activations at a path, read lazily. `manifest` is what the folder says of them, empty for a file."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        if not self.path.exists():
+            raise ValueError(f"{path}: there is no such file or folder of activations.")
+        self.manifest: dict[str, Any] = {}
+        if self.path.is_dir():
+            self.manifest = _manifest(self.path)
+            self.shards = _listed(self.path, self.manifest)
+            self.width, self.dtype = self.manifest["width"], self.manifest["dtype"]
+        else:
+            rows, self.width, self.dtype = _outline(self.path)
+            self.shards = (Shard(self.path, rows),)
+        self._ends = list(accumulate(shard.rows for shard in self.shards))
+
+    @property
+    def rows(self) -> int:
+        return self._ends[-1]
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"Shards({str(self.path)!r}: {self.rows} rows of width {self.width}, {self.dtype})"
+
+    def read(self, start: int, stop: int) -> Float[Tensor, "n d"]:
+        """Rows start to stop (excluded) in single precision."""
+        if not 0 <= start < stop <= self.rows:
+            raise ValueError(f"rows {start} to {stop} of {self.path}: there are {self.rows}, from 0.")
+        parts = []
+        place = bisect.bisect_right(self._ends, start)
+        while start < stop:
+            shard, end = self.shards[place], self._ends[place]
+            first = end - shard.rows
+            parts.append(self._rows_of(shard, start - first, min(stop, end) - first))
+            start, place = end, place + 1
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def batches(self, size: int = 4096) -> Iterator[Float[Tensor, "n d"]]:
+        """All rows in order, `size` at a time, the last batch with what is left."""
+        if size < 1:
+            raise ValueError(f"size={size}: give at least 1 row in a batch.")
+        for start in range(0, self.rows, size):
+            yield self.read(start, min(start + size, self.rows))
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Nothing; a `ValueError` if a file is not the one that the manifest was written for."""
+        for done, shard in enumerate(self.shards, 1):
+            if shard.sha256 and _digest(shard.file) != shard.sha256:
+                raise ValueError(
+                    f"{shard.file} is not the file that {MANIFEST} was written for: copy or make it again."
+                )
+            if progress is not None:
+                progress(done, len(self.shards))
+
+    def provenance(self) -> dict[str, Any]:
+        """Which activations these are; the digest is the manifest's, which holds those of its shards."""
+        digest = _digest(self.path / MANIFEST if self.manifest else self.path)
+        about = {"path": str(self.path), "rows": self.rows, "width": self.width, "dtype": self.dtype}
+        return about | {"sha256": digest}
+
+    def _rows_of(self, shard: Shard, start: int, stop: int) -> Tensor:
+        if shard.file.suffix == ".npy":
+            # a copy of the rows alone: the file is mapped, and may not be written to
+            rows = torch.from_numpy(np.array(_array(shard.file)[start:stop], dtype=np.float32))
+        else:
+            with _opened(shard.file) as file:
+                piece = file.get_slice(_name_in(file, shard.file))
+                if tuple(piece.get_shape()) != (shard.rows, self.width):
+                    raise ValueError(
+                        f"{shard.file} holds {tuple(piece.get_shape())}, and {MANIFEST} says "
+                        f"{(shard.rows, self.width)}: make it again."
+                    )
+                rows = piece[start:stop].to(torch.float32)
+        finite = rows.isfinite().all(1)
+        if not bool(finite.all()):
+            first = start + int((~finite).int().argmax())
+            raise ValueError(f"{shard.file}: row {first} holds NaN or infinity: drop such rows first.")
+        return rows
+
+
+def write_shards(
+    folder: Path | str,
+    blocks: Iterable[Block],
+    *,
+    dtype: DType = "float32",
+    rows_per_shard: int = 65_536,
+    about: Mapping[str, Any] | None = None,
+) -> Shards:
+    """The rows of all blocks, in shards in the folder; `about` adds fields to the manifest.
+
+    A block is a matrix of rows, or a dict of tensors with one entry per row, "activations" among them.
+    """
+    folder = Path(folder)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
+    if rows_per_shard < 1:
+        raise ValueError(f"rows_per_shard={rows_per_shard}: give at least 1.")
+    if (folder / MANIFEST).exists():
+        raise ValueError(f"{folder} holds activations already: give a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    shards, widths = [], set()
+    for number, tensors in enumerate(_regrouped(blocks, rows_per_shard)):
+        tensors[TENSOR] = tensors[TENSOR].to(DTYPES[dtype])
+        file = folder / f"{number:05d}.safetensors"
+        with written(file) as path:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+        shards.append({"file": file.name, "rows": len(tensors[TENSOR]), "sha256": _digest(file)})
+        widths.add(tensors[TENSOR].shape[1])
+    if not shards:
+        raise ValueError(f"no rows for {folder}: give at least one.")
+    counts = {"width": widths.pop(), "rows": sum(shard["rows"] for shard in shards), "dtype": dtype}
+    manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": shards}
+    with written(folder / MANIFEST) as path:
+        path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return Shards(folder)
+
+
+def is_shards(path: Path | str) -> bool:
+    """Whether activations lie at the path, rather than an SAE: a manifest, or a tensor called so."""
+    path = Path(path)
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    if path.suffix != ".safetensors" or not path.is_file():
+        return False
+    with _opened(path) as file:
+        return TENSOR in file.keys()  # noqa: SIM118
+
+
+def _regrouped(blocks: Iterable[Block], rows: int) -> Iterator[dict[str, Tensor]]:
+    """The same rows in groups of `rows`, the last with what is left."""
+    waiting: dict[str, Tensor] = {}
+    for block in blocks:
+        tensors = _checked(block, waiting)
+        waiting = {
+            name: torch.cat([waiting[name], tensor]) if waiting else tensor
+            for name, tensor in tensors.items()
+        }
+        while len(waiting[TENSOR]) >= rows:
+            # a copy, so that the rest does not keep the memory of the whole
+            yield {name: tensor[:rows].clone() for name, tensor in waiting.items()}
+            waiting = {name: tensor[rows:] for name, tensor in waiting.items()}
+    if waiting and len(waiting[TENSOR]):
+        yield {name: tensor.clone() for name, tensor in waiting.items()}
+
+
+def _checked(block: Block, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The block as a dict of tensors on the CPU that go with the blocks before it."""
+    given = {TENSOR: block} if isinstance(block, Tensor) else block
+    tensors = {name: tensor.detach().cpu() for name, tensor in given.items()}
+    if TENSOR not in tensors or tensors[TENSOR].ndim != 2 or not tensors[TENSOR].is_floating_point():
+        shape = tuple(tensors[TENSOR].shape) if TENSOR in tensors else "nothing"
+        raise ValueError(f"a block holds {shape} as {TENSOR!r}: give a matrix (rows, width) of floats.")
+    rows, width = tensors[TENSOR].shape
+    if uneven := [name for name, tensor in tensors.items() if len(tensor) != rows]:
+        raise ValueError(
+            f"{uneven[0]!r} has {len(tensors[uneven[0]])} entries for {rows} rows: give one each."
+        )
+    if before and tensors.keys() != before.keys():
+        raise ValueError(f"a block holds {', '.join(tensors)}, and one before it {', '.join(before)}.")
+    if before and width != before[TENSOR].shape[1]:
+        raise ValueError(f"a block has width {width}, and one before it {before[TENSOR].shape[1]}.")
+    return tensors
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder of shards, each field of the kind that is promised."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no {MANIFEST}: it holds no activations, or was not written to the end."
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
+    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+        raise ValueError(f"{path} is not a manifest of activations: its kind is not {KIND!r}.")
+    if manifest.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has schema {manifest.get('schema')!r}: this release reads {SCHEMA}.")
+    for name in ("width", "rows"):
+        if not _counts(manifest.get(name)):
+            raise ValueError(f"{path} has {name} {manifest.get(name)!r}: a whole number from 1 is needed.")
+    if manifest.get("dtype") not in DTYPES:
+        raise ValueError(f"{path} has dtype {manifest.get('dtype')!r}: {', '.join(DTYPES)} are read.")
+    return manifest
+
+
+def _listed(folder: Path, manifest: dict[str, Any]) -> tuple[Shard, ...]:
+    """The shards that the manifest lists, all of them there."""
+    entries = manifest.get("shards")
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"{folder / MANIFEST} lists no shards.")
+    shards = []
+    for entry in entries:
+        given = entry if isinstance(entry, dict) else {}
+        name, rows = given.get("file"), given.get("rows", 0)
+        if not isinstance(name, str) or Path(name).name != name or not _counts(rows):
+            raise ValueError(
+                f"{folder / MANIFEST} lists the shard {str(entry)[:80]}: give file name and rows."
+            )
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name} is missing, and {MANIFEST} lists it: copy it too.")
+        shards.append(Shard(folder / name, rows, str(given.get("sha256") or "")))
+    if (total := sum(shard.rows for shard in shards)) != manifest["rows"]:
+        raise ValueError(f"{folder / MANIFEST} says {manifest['rows']} rows, and its shards hold {total}.")
+    return tuple(shards)
+
+
+def _counts(value: Any) -> bool:
+    return type(value) is int and value >= 1  # exactly: True is no number
+
+
+def _outline(path: Path) -> tuple[int, int, str]:
+    """Rows, width and type of a single file of rows."""
+    if path.suffix == ".npy":
+        array = _array(path)
+        shape, dtype = array.shape, str(array.dtype)
+        if array.dtype.kind != "f":
+            raise ValueError(f"{path} holds {dtype}: activations are floating-point numbers.")
+    elif path.suffix == ".safetensors":
+        with _opened(path) as file:
+            piece = file.get_slice(_name_in(file, path))
+            shape, dtype = tuple(piece.get_shape()), str(piece[:0].dtype).removeprefix("torch.")
+        if dtype not in (*DTYPES, "float64"):
+            raise ValueError(f"{path} holds {dtype}: activations are floating-point numbers.")
+    else:
+        raise ValueError(f"{path}: give a folder with {MANIFEST}, or a .npy or .safetensors file of rows.")
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"{path} holds the shape {tuple(shape)}: give a matrix (rows, width).")
+    return *shape, dtype
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, "pt")
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _name_in(file: Any, path: Path) -> str:
+    """The tensor of activations: the one called so, else the only one there is."""
+    names = list(file.keys())
+    if TENSOR in names:
+        return TENSOR
+    if len(names) != 1:
+        there = ", ".join(sorted(names)[:8]) or "nothing"
+        raise ValueError(f"{path} has no tensor {TENSOR!r}: it holds {there}.")
+    return names[0]
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
