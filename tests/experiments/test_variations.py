@@ -1,5 +1,6 @@
 """Every experiment, small: it runs, and what it claims is in its numbers."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,13 @@ def test_order_is_by_energy_where_frequency_disagrees(tmp_path):
         assert rows[method]["orderedness_frequency"]["mean"] < 0
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Trainings too short to learn much, where only what is made of them is looked at."""
+    monkeypatch.setattr(sys.modules["osae.experiments.toy"], "QUICK_SAMPLES_PER_UNIT", 400)
+
+
+@pytest.mark.usefixtures("short")
 def test_sizes_and_ablations_run(tmp_path):
     results = run("sizes", tmp_path / "sizes", world={"width": 12, "samples": 2000}, methods=("topk", "osae"))
     assert [section["world"]["units"] for section in results["sections"]] == [10, 30, 50]
@@ -48,6 +56,7 @@ def test_sizes_and_ablations_run(tmp_path):
     assert {"osae", "no sorting", "unit sweeping", "prefix uniform"} <= {r["method"] for r in results["rows"]}
 
 
+@pytest.mark.usefixtures("short")
 def test_tuning_gives_every_method_as_many_trials_and_keeps_them(tmp_path):
     assert len({len(grid(name)) for name in RECIPES}) == 1
     small = {"width": 12, "units": 10, "active": 2, "samples": 2000}
