@@ -64,36 +64,39 @@ class _PrefixLoss(torch.autograd.Function):
     def forward(ctx, x, values, units, decoder, weights):
         values, decoder = values.contiguous(), decoder.contiguous()
         mass = np.cumsum(_array(weights.double())[::-1])[::-1].copy()
-        starts, slots = loops.by_unit(_array(values), _array(units.contiguous()), len(decoder), SAMPLES)
+        starts, slots, owners = loops.by_unit(
+            _array(values), _array(units.contiguous()), len(decoder), SAMPLES
+        )
+        picked = _array(values).ravel()[slots]
         groups, blocks = _cuts(len(x), SAMPLES), _columns(x.shape[1])
         residuals = torch.empty_like(x, memory_format=torch.contiguous_format)
         losses = np.empty((len(blocks), len(x)))
-        args = _array(x.contiguous()), _array(values), _array(decoder), mass
+        args = _array(x.contiguous()), picked, _array(decoder), mass
         out = _array(residuals)
 
         def walk(group: int, block: int) -> None:
             where = (*groups[group], *blocks[block])
-            loops.prefix_forward(*args, starts[group], slots, *where, out, losses[block])
+            loops.prefix_forward(*args, starts[group], owners, *where, out, losses[block])
 
         _spread(walk, list(itertools.product(range(len(groups)), range(len(blocks)))))
         ctx.save_for_backward(values, decoder, residuals)
-        ctx.turned = mass, starts, slots
+        ctx.turned = mass, picked, starts, slots, owners
         return torch.from_numpy(losses.sum(0)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream):
         values, decoder, residuals = ctx.saved_tensors
-        mass, starts, slots = ctx.turned
+        mass, picked, *turned = ctx.turned
         blocks = _columns(decoder.shape[1])
         dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
         parts = np.zeros((len(blocks), values.numel()), _array(values).dtype)
-        args = _array(values), _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
+        args = picked, _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
         outs = np.empty_like(args[3]), _array(dx)
         out = _array(ddecoder)
 
         def walk(block: int, _: int) -> None:
-            loops.prefix_backward(*args, starts, slots, *blocks[block], *outs, parts[block], out)
+            loops.prefix_backward(*args, *turned, *blocks[block], *outs, parts[block], out)
 
         _spread(walk, [(block, 0) for block in range(len(blocks))])
         return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
@@ -168,8 +171,8 @@ def _scattered(
 ) -> tuple[Tensor, Tensor]:
     """For each unit the sum of value * row (K, d), and of value (K,), over the samples where it is active."""
     out, sums = rows.new_empty(count, rows.shape[1]), rows.new_empty(count)
-    starts, slots = loops.by_unit(_array(active), _array(units), count, max(len(values), 1))
-    args = _array(values), starts[0], slots, _array(rows)
+    starts, slots, owners = loops.by_unit(_array(active), _array(units), count, max(len(values), 1))
+    args = _array(values).ravel()[slots], starts[0], owners, _array(rows)
     outs = _array(out), _array(sums)
     _spread(lambda a, b: loops.scatter_outer(*args, a, b, *outs), _rows(count))
     return out, sums

@@ -39,13 +39,14 @@ def dot(a, b):
 def by_unit(values, units, count, samples):
     """The entries that are not zero, sorted by unit within each group of `samples` samples.
 
-    Gives `starts` (groups, count + 1) and `slots`: the entries of unit j in group s stand in
-    `slots[starts[s, j] : starts[s, j + 1]]`, as places in the flattened (B, k) code.
+    Gives `starts` (groups, count + 1), `slots` and `owners`: the entries of unit j in group s stand in
+    `slots[starts[s, j] : starts[s, j + 1]]`, as places in the flattened (B, k) code, and their samples
+    likewise in `owners`.
     """
     size, width = values.shape
     groups = max(1, -(-size // samples))
     starts = np.zeros((groups, count + 1), np.int64)
-    slots = np.empty(size * width, np.int64)
+    slots, owners = np.empty(size * width, np.int64), np.empty(size * width, np.int64)
     done = 0
     for group in range(groups):
         start = starts[group]
@@ -62,17 +63,18 @@ def by_unit(values, units, count, samples):
             for t in range(width):
                 if values[b, t] != 0:
                     slots[cursor[units[b, t]]] = b * width + t
+                    owners[cursor[units[b, t]]] = b
                     cursor[units[b, t]] += 1
-    return starts, slots
+    return starts, slots[:done], owners[:done]
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
-def prefix_forward(x, values, decoder, mass, start, slots, first, last, lo, hi, residuals, losses):
+def prefix_forward(x, values, decoder, mass, start, owners, first, last, lo, hi, residuals, losses):
     """Walk the residuals of samples first..last-1 over their units, upward; columns lo..hi-1 only.
 
-    `residuals` (B, d) gets the last residual and `losses` (B,) the loss of these columns.
+    `values` are in the order of `owners`. `residuals` (B, d) gets the last residual and `losses` (B,) the
+    loss of these columns.
     """
-    width = values.shape[1]
     held = np.full(last - first, mass[0])
     norm = np.empty(last - first)
     for b in range(first, last):
@@ -83,8 +85,7 @@ def prefix_forward(x, values, decoder, mass, start, slots, first, last, lo, hi, 
     for unit in range(len(decoder)):
         atom = decoder[unit, lo:hi]
         for entry in range(start[unit], start[unit + 1]):
-            b = slots[entry] // width
-            value = values[b, slots[entry] % width]
+            b, value = owners[entry], values[entry]
             row = residuals[b, lo:hi]
             total = values.dtype.type(0)
             for i in range(hi - lo):
@@ -100,15 +101,15 @@ def prefix_forward(x, values, decoder, mass, start, slots, first, last, lo, hi, 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def prefix_backward(
-    values, decoder, mass, residuals, upstream, starts, slots, lo, hi, walked, dx, dvalues, ddecoder
+    values, decoder, mass, residuals, upstream, starts, slots, owners, lo, hi, walked, dx, dvalues, ddecoder
 ):
     """Walk the residuals back, unit by unit downward, and leave the gradients of columns lo..hi-1.
 
     With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0.
-    `residuals` (B, d) are the last ones, `walked` (B, d) is room to walk them back, `dx` (B, d) carries
-    -2 a_t on the way. `dvalues` (B * k,) gets the part of these columns; padding keeps what stands there.
+    `values` are in the order of `owners`, `residuals` (B, d) are the last ones, `walked` (B, d) is room to
+    walk them back, `dx` (B, d) carries -2 a_t on the way. `dvalues` (B * k,) gets the part of these columns;
+    padding keeps what stands there.
     """
-    width = values.shape[1]
     held = np.zeros(len(dx))
     for b in range(len(dx)):
         dx[b, lo:hi] = 0
@@ -121,9 +122,7 @@ def prefix_backward(
             atom = decoder[unit, lo:hi]
             datom = ddecoder[unit, lo:hi]
             for entry in range(start[unit], start[unit + 1]):
-                slot = slots[entry]
-                b = slot // width
-                value = values[b, slot % width]
+                b, value = owners[entry], values[entry]
                 weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b]))
                 held[b] = mass[unit]
                 row = walked[b, lo:hi]
@@ -136,7 +135,7 @@ def prefix_backward(
                     total += step * atom[i]
                     datom[i] += value * step
                     row[i] = rest + value * atom[i]
-                dvalues[slot] = total
+                dvalues[slots[entry]] = total
     for b in range(len(dx)):
         weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b]))
         row = walked[b, lo:hi]
@@ -168,18 +167,18 @@ def gather_dot(active, units, table, rows, first, last, out):
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
-def scatter_outer(values, start, slots, rows, first, last, out, sums):
-    """out[u] = sum of value * rows[b], sums[u] = sum of value over its entries, for units first..last-1."""
-    width = values.shape[1]
+def scatter_outer(values, start, owners, rows, first, last, out, sums):
+    """out[u] = sum of value * rows[b], sums[u] = sum of value over its entries, for units first..last-1.
+
+    `values` are in the order of `owners`.
+    """
     for unit in range(first, last):
         acc = out[unit]
         acc[:] = 0
         sums[unit] = 0
         for entry in range(start[unit], start[unit + 1]):
-            b = slots[entry] // width
-            value = values[b, slots[entry] % width]
+            value, row = values[entry], rows[owners[entry]]
             sums[unit] += value
-            row = rows[b]
             for i in range(len(acc)):
                 acc[i] += value * row[i]
 
