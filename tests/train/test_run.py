@@ -24,7 +24,7 @@ TRAIN = [
     "--batch",
     "50",
     "--epochs",
-    "12",
+    "24",
     *WORLD,
 ]
 TRAIN += ["--checkpoint-seconds", "0.05", "--snapshots", "4000"]

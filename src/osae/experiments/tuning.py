@@ -17,7 +17,7 @@ from osae.model import SAE
 from osae.recipes import recipe
 
 SEED = 1000  # no table uses it
-SAMPLES_PER_UNIT = 30_000  # a trial is somewhat shorter than a training of the tables
+SAMPLES_PER_UNIT = 30_000  # somewhat longer than the trainings of the tables
 L0_TOLERANCE = 1.1  # a code is at the target sparsity up to this times the world's active atoms
 
 

@@ -87,7 +87,7 @@ class _PrefixLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream):
         values, decoder, residuals = ctx.saved_tensors
-        mass, picked, *turned = ctx.turned
+        mass, picked, starts, slots, owners = ctx.turned
         blocks = _columns(decoder.shape[1])
         dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
         parts = np.zeros((len(blocks), values.numel()), _array(values).dtype)
@@ -96,7 +96,8 @@ class _PrefixLoss(torch.autograd.Function):
         out = _array(ddecoder)
 
         def walk(block: int, _: int) -> None:
-            loops.prefix_backward(*args, *turned, *blocks[block], *outs, parts[block], out)
+            where = blocks[block]
+            loops.prefix_backward(*args, starts, slots, owners, *where, *outs, parts[block], out)
 
         _spread(walk, [(block, 0) for block in range(len(blocks))])
         return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
