@@ -11,6 +11,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -c "import torch; from osae import kernels; kernels.decode(torch.ones(1, 1), torch.zeros(1, 1, dtype=int), torch.ones(3, 2))"  # compiles
 	touch $@
 
 demo: setup

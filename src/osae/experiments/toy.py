@@ -15,7 +15,7 @@ from osae.experiments.tuned import tuned
 from osae.model import SAE
 from osae.recipes import RECIPES, Recipe, Task
 
-SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 25_000, 6_000  # seen in training; table 1: 25 epochs
+SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 25_000, 4_000  # seen in training; table 1: 25 epochs
 LEAST_UNITS = 50  # smaller worlds train as long as one of this size
 SEEDS, QUICK_SEEDS = 10, 2
 PUBLISHED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
