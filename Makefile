@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-interop golden check bench clean
+.PHONY: setup demo test test-slow test-interop golden check bench bench-matching clean
 
 setup: $(STAMP)
 
@@ -41,6 +41,10 @@ golden: $(INTEROP)/.ready
 bench: setup $(INTEROP)/.ready
 	$(BIN)/python -m benchmarks.run --peers-python $(INTEROP)/bin/python
 	$(BIN)/python -m benchmarks.growth
+
+# Our certified matching against scipy's dense solver. At full size scipy takes 5 GB.
+bench-matching: setup
+	$(BIN)/python -m benchmarks.matching
 
 check: setup
 	$(BIN)/ruff format --check src tests examples benchmarks

@@ -1,5 +1,6 @@
 """Files that are whole or absent."""
 
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 def written(path: Path | str) -> Iterator[Path]:
     """A path to write to beside `path`, which takes its place once the block ends well."""
     path = Path(path)
+    _clear(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside
@@ -18,3 +20,21 @@ def written(path: Path | str) -> Iterator[Path]:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _clear(path: Path) -> None:
+    """What a writer that was killed has left beside `path` goes."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        pid = left.suffixes[-2].removeprefix(".")
+        if pid.isdigit() and not _alive(int(pid)):
+            left.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True

@@ -31,7 +31,7 @@ from osae.sparsify import (
     TopK,
     every_unit,
     jump,
-    largest_in_batch,
+    least_of_largest,
     padded,
 )
 
@@ -144,10 +144,11 @@ class SAE(nn.Module):
         match self.config.sparsifier:
             case TopK(target):
                 return Code(*kernels.topk_encode(rows, self.encoder, self.encoder_bias, k or target))
+            case BatchTopK() if k is not None:
+                return self._largest_in_batch(rows, k)
             case BatchTopK():
                 pre = self.pre_activations(rows)
-                kept = pre > self.threshold.clamp(min=0) if k is None else largest_in_batch(pre, k)
-                return padded(pre * kept)
+                return padded(pre * (pre > self.threshold.clamp(min=0)))
             case ReLU():
                 return padded(self.pre_activations(rows).relu())
             case JumpReLU(_, bandwidth):
@@ -156,6 +157,20 @@ class SAE(nn.Module):
                 return every_unit(self.pre_activations(rows))
             case _:
                 assert_never(self.config.sparsifier)
+
+    def _largest_in_batch(self, rows: Float[Tensor, "B d"], k: int) -> Code:
+        """The B*k largest positive pre-activations of the batch.
+
+        They are sought among the largest of each row, more of them if a row might hold further ones.
+        """
+        room = min(self.config.units, 4 * k)
+        while True:
+            values, units = kernels.topk_encode(rows, self.encoder, self.encoder_bias, room)
+            least = least_of_largest(values, k * len(rows))
+            kept = values >= least
+            if room == self.config.units or not bool(kept.all(-1).any()):
+                return Code(values * kept, units)
+            room = min(self.config.units, 2 * room)
 
     def pre_activations(self, centred: Float[Tensor, "B d"]) -> Float[Tensor, "B K"]:
         """E (x - b) + c for rows that have b subtracted already."""

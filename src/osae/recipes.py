@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 
 from osae.config import variant
 from osae.model import SAEConfig, Split
-from osae.prefix import Boundaries, Full, Mixed, PrefixWeights, RandomBoundaries, Sampled, Uniform
+from osae.prefix import (
+    Boundaries,
+    Full,
+    Mixed,
+    Piecewise,
+    PrefixWeights,
+    RandomBoundaries,
+    Sampled,
+    Uniform,
+)
 from osae.schedule import KWarmup, LearningRate, Resort, Sweep
 from osae.sparsify import BatchTopK, ReLU, TopK
 
@@ -69,6 +78,7 @@ class Task:
     batch: int = 500
     bias: bool = False
     groups: int = 5
+    language: bool = False  # activations of a language model, not of a synthetic world
 
 
 def vanilla(task: Task) -> Recipe:
@@ -106,10 +116,14 @@ def nested_dropout(task: Task) -> Recipe:
 
 
 def osae_paper(task: Task) -> Recipe:
-    """As the paper trains it: every prefix, k warmed up from all units, unit sweeping, no re-sorting."""
-    ordered = _with_prefix(topk(task), "osae-paper", Uniform())
-    sae = replace(ordered.sae, revival=None)
-    return replace(ordered, sae=sae, k_warmup=KWarmup(0.5), sweep=Sweep(0.5, 1.0))
+    """As the paper trains it: every prefix, k warmed up from all units, unit sweeping, no re-sorting.
+
+    On language models the paper sweeps no units and spreads the weights over Matryoshka's groups.
+    """
+    spread = Piecewise(group_ends(task.units, task.groups)) if task.language else Uniform()
+    ordered = _with_prefix(topk(task), "osae-paper", spread)
+    sae, sweep = replace(ordered.sae, revival=None), None if task.language else Sweep(0.5, 1.0)
+    return replace(ordered, sae=sae, k_warmup=KWarmup(0.5), sweep=sweep)
 
 
 def osae(task: Task) -> Recipe:
@@ -152,9 +166,14 @@ def group_ends(units: int, groups: int) -> tuple[int, ...]:
 
 def _plain(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
     """What all recipes begin with: Adam at a constant rate that falls at the end, k warmed up, splits."""
-    sae = SAEConfig(task.width, task.units, sparsifier, Full(), Split(20), decoder_bias=task.bias)
+    sae = SAEConfig(
+        task.width, task.units, sparsifier, Full(), Split(20), decoder_bias=task.bias or task.language
+    )
     warmup = KWarmup(share=0.35, start=min(task.units, 5 * task.active))
-    return Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.5), k_warmup=warmup)
+    made = Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.5), k_warmup=warmup)
+    if not task.language:
+        return made
+    return replace(made, lr=LearningRate(2e-3, warmup=0.02, decay=0.5), start=FromData(), rescale=True)
 
 
 def _with_prefix(base: Recipe, name: str, prefix: PrefixWeights) -> Recipe:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae.config import variant
@@ -92,11 +92,11 @@ def padded(values: Float[Tensor, "B K"]) -> Code:
     return Code(torch.where(filled, values.gather(-1, units), 0), units)
 
 
-def largest_in_batch(pre: Float[Tensor, "B K"], k: int) -> Bool[Tensor, "B K"]:
-    """Where the B*k largest positive values of the batch stand."""
-    positive = pre.detach()[pre > 0]
-    spare = len(positive) - k * len(pre)
-    return pre >= positive.kthvalue(spare + 1).values if spare > 0 else pre > 0
+def least_of_largest(values: Float[Tensor, "B n"], count: int) -> float:
+    """The least of the `count` largest positive values; 0 if there are no more than so many."""
+    positive = values.detach()[values > 0]
+    spare = len(positive) - count
+    return float(positive.kthvalue(spare + 1).values) if spare > 0 else 0.0
 
 
 class _Jump(torch.autograd.Function):

@@ -37,7 +37,9 @@ def test_order_is_by_energy_where_frequency_disagrees(tmp_path):
     results = run("energy", tmp_path)
     rows = {row["method"]: row for row in results["rows"]}
     for method in ("osae", "osae-paper"):
-        assert rows[method]["orderedness_energy"]["mean"] > 0.5  # short trainings: a seed may miss an atom or two
+        assert (
+            rows[method]["orderedness_energy"]["mean"] > 0.5
+        )  # short trainings: a seed may miss an atom or two
         assert rows[method]["orderedness_frequency"]["mean"] < 0
 
 

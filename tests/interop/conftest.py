@@ -1,15 +1,6 @@
 import jaxtyping
 import pytest
 
-from osae import kernels
-
-
-@pytest.fixture(autouse=True)
-def reference_kernels():
-    """The plain definitions: files are tested here, and compiling the fast ones takes its time."""
-    with kernels.using("reference"):
-        yield
-
 
 @pytest.fixture
 def unchecked_shapes(monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from osae import __version__
-from osae.cli import comparing, reproduce, training
+from osae.cli import comparing, evaluating, harvesting, reproduce, training
 
 
 class Command(NamedTuple):
@@ -56,8 +56,15 @@ COMMANDS = {
     "reproduce": Command(
         "Run an experiment of the paper and print our numbers beside its.", reproduce.configure, reproduce.run
     ),
+    "harvest": Command(
+        "Run text through a language model and keep the activations of one layer.",
+        harvesting.configure,
+        harvesting.run,
+    ),
     "train": Command(
-        "Train SAEs on a synthetic world, into a run folder.", training.configure_train, training.train
+        "Train SAEs on activations or on a synthetic world, into a run folder.",
+        training.configure_train,
+        training.train,
     ),
     "resume": Command(
         "Go on with a run that was stopped; it ends as if it never had been.",
@@ -66,6 +73,11 @@ COMMANDS = {
     ),
     "recipes": Command(
         "List the recipes, or print one in full.", training.configure_recipes, training.recipes
+    ),
+    "evaluate": Command(
+        "How well SAEs rebuild held-out activations, prefix by prefix, and what a model loses by it.",
+        evaluating.configure,
+        evaluating.run,
     ),
     "compare": Command(
         "How consistent SAEs are, whoever trained them: every pair, beside its chance level.",

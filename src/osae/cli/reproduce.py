@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from osae.cli import reproduce_lm
 from osae.cli.terminal import Progress, add_world, positive, world
 
 EXPERIMENTS = {
@@ -18,6 +19,7 @@ EXPERIMENTS = {
     "energy": "the order found is by explained energy, not by frequency",
     "ablate": "our recipe with one choice changed at a time",
     "tuning": "the trials behind the tables' hyperparameters",
+    "lm": "consistency across seeds and texts on a language model",
 }
 
 
@@ -36,8 +38,9 @@ def configure(sub: argparse.ArgumentParser) -> None:
         metavar="J",
         help="trainings at a time (all cores)",
     )
-    sub.add_argument("--methods", metavar="A,B,...", help="only these recipes (toy, sizes, tuning)")
+    sub.add_argument("--methods", metavar="A,B,...", help="only these recipes (toy, sizes, tuning, lm)")
     add_world(sub)
+    reproduce_lm.configure(sub)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -52,9 +55,12 @@ def run(asked: argparse.Namespace) -> int:
         raise ValueError(f"no recipe {unknown[0]!r}: there are {', '.join(RECIPES)}.")
     asked.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    options = Options(asked.out, asked.seeds, asked.quick, asked.jobs, methods, world(asked))
     with Progress(f"osae reproduce {asked.name}") as progress:
-        results = functions[asked.name](options, progress)
+        if asked.name == "lm":
+            results = reproduce_lm.run(asked, methods, progress)
+        else:
+            options = Options(asked.out, asked.seeds, asked.quick, asked.jobs, methods, world(asked))
+            results = functions[asked.name](options, progress)
     command = shlex.join(["osae", *asked.words])
     about = {"schema": 1, "experiment": asked.name, "command": command, "versions": versions()}
     results = {**about, **results, "seconds": time.perf_counter() - started}

@@ -55,6 +55,14 @@ def counting(text: str) -> int:
     return number
 
 
+def count(text: str) -> int:
+    """A whole number of at least 1, also written like 2e6."""
+    number = float(text)
+    if number < 1 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text}: give a whole number of at least 1, such as 2e6")
+    return int(number)
+
+
 def integers(text: str) -> tuple[int, ...]:
     numbers = [float(part) for part in text.split(",")]
     if any(number != int(number) for number in numbers):

@@ -13,7 +13,7 @@ only those, whatever their type on disk.
 import bisect
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -150,18 +150,29 @@ def write_shards(
     if (folder / MANIFEST).exists():
         raise ValueError(f"{folder} holds activations already: give a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    shards, widths = [], set()
+    shards = []
     for number, tensors in enumerate(_regrouped(blocks, rows_per_shard)):
         tensors[TENSOR] = tensors[TENSOR].to(DTYPES[dtype])
-        file = folder / f"{number:05d}.safetensors"
+        file = folder / shard_file(number)
         with written(file) as path:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-        shards.append({"file": file.name, "rows": len(tensors[TENSOR]), "sha256": _digest(file)})
-        widths.add(tensors[TENSOR].shape[1])
+        shards.append(Shard(file, len(tensors[TENSOR])))
     if not shards:
         raise ValueError(f"no rows for {folder}: give at least one.")
-    counts = {"width": widths.pop(), "rows": sum(shard["rows"] for shard in shards), "dtype": dtype}
-    manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": shards}
+    return finish(folder, shards, about)
+
+
+def shard_file(number: int) -> str:
+    """The name of shard `number`."""
+    return f"{number:05d}.safetensors"
+
+
+def finish(folder: Path, shards: Sequence[Shard], about: Mapping[str, Any] | None = None) -> Shards:
+    """The folder as activations: a manifest over these shards, which are written already."""
+    _, width, dtype = _outline(shards[0].file)
+    listed = [{"file": s.file.name, "rows": s.rows, "sha256": _digest(s.file)} for s in shards]
+    counts = {"width": width, "rows": sum(shard.rows for shard in shards), "dtype": dtype}
+    manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": listed}
     with written(folder / MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return Shards(folder)

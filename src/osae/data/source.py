@@ -1,11 +1,19 @@
 """Sources: blocks of activations by number, so that any place in the stream can be returned to."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
+from osae.config import variant
+from osae.data.harvest import Harvest
+from osae.data.shards import Shards
 from osae.data.worlds import PCAWorld, SparseWorld
+
+BLOCK_NUMBERS = 2**27  # numbers in a block from disk (0.5 GB): the more rows, the better they are mixed
+LIVE_SHARE = 0.95  # of the rows planned for a block straight from a model: outliers are left out
 
 
 @runtime_checkable
@@ -34,9 +42,90 @@ class Rows:
         return self._rows
 
 
-SourceSpec = SparseWorld | PCAWorld
+@variant
+@dataclass(frozen=True)
+class OnDisk:
+    """Activations on disk; `sha256` is that of their manifest, to tell them from others at the same path."""
+
+    path: str
+    sha256: str = ""
 
 
-def opened(spec: SourceSpec) -> Source:
+class ShardRows:
+    """Rows on disk in equal blocks, in their order there; the next block is read while one is in use."""
+
+    def __init__(self, shards: Shards, limit: int | None = None):
+        limit = limit or max(1, BLOCK_NUMBERS // shards.width)
+        self.shards, self.count = shards, -(-shards.rows // limit)
+        self._ready: tuple[int, Tensor] | None = None
+        self._coming: tuple[int, Future] | None = None
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="osae-reader")
+
+    @property
+    def rows(self) -> int:
+        return self.shards.rows // self.count
+
+    def block(self, index: int) -> Float[Tensor, "N d"]:
+        if self._ready is None or self._ready[0] != index:
+            coming = self._coming
+            rows = coming[1].result() if coming and coming[0] == index else self._read(index)
+            self._ready = (index, rows)
+            if self.count > 1:
+                self._coming = (index + 1, self._reader.submit(self._read, index + 1))
+        return self._ready[1]
+
+    def _read(self, index: int) -> Tensor:
+        place = index % self.count
+        if self._ready is not None and self._ready[0] % self.count == place:
+            return self._ready[1]
+        return self.shards.read(place * self.rows, (place + 1) * self.rows)
+
+
+class LiveRows:
+    """Blocks straight from a language model, nothing on disk; the text comes round again when it ends."""
+
+    def __init__(self, spec: Harvest, device: str = "auto", batch_tokens: int = 4096):
+        from osae.data.harvest import contexts_of, opened_model, rows_of
+
+        self.spec, self.lm, self._batch_tokens = spec, opened_model(spec, device), batch_tokens
+        self._contexts = contexts_of(spec, self.lm)
+        self.count = len(self._contexts.blocks) - 1
+        planned = min(rows_of(spec, self._contexts, index) for index in range(max(1, self.count - 1)))
+        if self.count > 1:
+            self.count -= 1  # the last block holds what is left, too few rows
+        self._rows, self._ready = int(LIVE_SHARE * planned), (-1, Tensor())
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    def block(self, index: int) -> Float[Tensor, "N d"]:
+        from osae.data.harvest import block_of
+
+        place = index % self.count
+        if self._ready[0] != place:
+            made = block_of(self.spec, self.lm, self._contexts, place, self._batch_tokens).activations
+            if len(made) < self.rows:
+                raise ValueError(
+                    f"block {place} has {len(made)} rows without outliers, {self.rows} are needed: "
+                    f"raise --max-norm above {self.spec.max_norm:g} or give 0."
+                )
+            self._ready = (place, made[: self.rows])
+        return self._ready[1]
+
+
+SourceSpec = SparseWorld | PCAWorld | OnDisk | Harvest
+
+
+def opened(spec: SourceSpec, device: str = "auto") -> Source:
     """The source that a specification names."""
-    return Rows(spec.draw("train").x)
+    match spec:
+        case OnDisk(path, sha256):
+            shards = Shards(path)
+            if sha256 and shards.provenance()["sha256"] != sha256:
+                raise ValueError(f"{path} holds other activations than this run began with: put those back.")
+            return ShardRows(shards)
+        case Harvest():
+            return LiveRows(spec, device)
+        case _:
+            return Rows(spec.draw("train").x)

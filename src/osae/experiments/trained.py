@@ -27,9 +27,14 @@ class Job:
     recipe: Recipe
     seed: int
     world: SourceSpec
+    snapshots: tuple[int, ...] = ()  # samples after which the SAE is kept as it then is
 
     def folder(self, root: Path) -> Path:
         return root / f"{self.recipe.name}-seed{self.seed}"
+
+    def snapshot(self, root: Path, samples: int) -> Path:
+        """The folder of the SAE as it was after so many samples."""
+        return self.folder(root) / "snapshots" / str(samples)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,14 @@ def _train_and_keep(job: Job, root: Path) -> Job:
     source = _opened(job.world)
     started = time.perf_counter()
     member = Member(job.recipe, job.seed, source.block(0))
-    train([member], source)
+    due = {samples // job.recipe.batch: samples for samples in job.snapshots}
+
+    def keep(done: int, _: object = None) -> None:
+        if done in due:
+            member.finished().save(job.snapshot(root, due[done]))
+
+    keep(0)
+    train([member], source, after=[keep])
     about = provenance(member, job.world) | {"seconds": time.perf_counter() - started}
     member.finished().save(job.folder(root), provenance=about)
     return job
@@ -70,7 +82,7 @@ _opened = lru_cache(maxsize=1)(opened)
 def _found(job: Job, root: Path) -> Trained | None:
     """The job's SAE if `root` holds it, trained by this very recipe on this very world."""
     path = job.folder(root) / "sae.json"
-    if not path.exists():
+    if not path.exists() or not all(job.snapshot(root, samples).exists() for samples in job.snapshots):
         return None
     about = json.loads(path.read_text()).get("provenance", {})
     asked = {"recipe": to_json(job.recipe), "seed": job.seed, "source": to_json(job.world)}

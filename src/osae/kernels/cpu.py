@@ -125,9 +125,9 @@ class _TopK(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream, _):
         x, encoder, values, units = ctx.saved_tensors
-        upstream = upstream.contiguous()
-        dx = _gathered(upstream, values, units, encoder) if ctx.needs_input_grad[0] else None
-        dencoder, dbias = _scattered(upstream, values, units, x, len(encoder))
+        upstream = upstream.masked_fill(values == 0, 0)  # what gets no gradient, padding or not, is left out
+        dx = _gathered(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
+        dencoder, dbias = _scattered(upstream, upstream, units, x, len(encoder))
         return dx, dencoder, dbias if ctx.biased else None, None
 
 

@@ -18,6 +18,7 @@ from osae.metrics.fifr import fifr
 from osae.metrics.identifiability import coherence, restricted_isometry, spark_bound, unique_sparsity
 from osae.metrics.intervals import Interval, cross_interval, mean_interval, pair_interval
 from osae.metrics.matching import Matching, cosine, match
+from osae.metrics.prefix_curve import PrefixCurve
 from osae.metrics.reconstruction import (
     Reconstruction,
     ReconstructionResult,
@@ -26,6 +27,7 @@ from osae.metrics.reconstruction import (
     l0,
     mse,
 )
+from osae.metrics.speaking import FrequencyHistogram, Speaking
 from osae.metrics.stitching import Stitching, StitchingResult, stitching
 from osae.metrics.streams import (
     StreamCorrelation,
@@ -38,11 +40,14 @@ __all__ = [
     "ChanceLevel",
     "Coactivity",
     "Consistency",
+    "FrequencyHistogram",
     "Interval",
     "Matching",
     "PrefixConsistency",
+    "PrefixCurve",
     "Reconstruction",
     "ReconstructionResult",
+    "Speaking",
     "Stitching",
     "StitchingResult",
     "StreamCorrelation",

@@ -59,7 +59,7 @@ def unit_rows(dictionary: Float[Tensor, "K d"]) -> Float[Tensor, "K d"]:
     rows = dictionary.detach().cpu().double()
     # Scaled first by the largest entry, so that rows as small as 1e-200 keep their direction.
     rows = rows / rows.abs().amax(1, keepdim=True)
-    return rows / rows.norm(dim=1, keepdim=True)
+    return rows.div_(rows.norm(dim=1, keepdim=True))
 
 
 def check_dictionaries(a: Tensor, b: Tensor) -> None:
@@ -78,13 +78,13 @@ def check_dictionary(dictionary: Tensor, name: str = "dictionary") -> None:
         raise ValueError(
             f"{name} has shape {tuple(dictionary.shape)}: give a matrix (units, width), one row per atom."
         )
-    finite = dictionary.isfinite().all(1)
+    largest = dictionary.abs().amax(1)  # NaN and infinity show in it, and it is zero for a zero row alone
+    finite, zero = largest.isfinite(), largest == 0
     if not bool(finite.all()):
         raise ValueError(
             f"{name} has {int((~finite).sum())} rows with NaN or infinite entries, "
             f"the first is row {int((~finite).int().argmax())}: drop or repair them first."
         )
-    zero = (dictionary == 0).all(1)
     if bool(zero.any()):
         raise ValueError(
             f"{name} has {int(zero.sum())} zero rows, the first is row {int(zero.int().argmax())}: "

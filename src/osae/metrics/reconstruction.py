@@ -42,16 +42,38 @@ def dead_share(values: Float[Tensor, "N k"], units: Int[Tensor, "N k"], total: i
     return 1.0 - len(units[values != 0].unique()) / total
 
 
+class Spread:
+    """The sum of |x - mean x|^2 over all samples of all batches, in `total`."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.total = 0.0
+        self._mean: Tensor | None = None
+
+    def update(self, x: Float[Tensor, "B d"]) -> None:
+        """Takes in one batch, which is not empty."""
+        # Spreads about each batch's own mean, joined pairwise (Chan et al.): sums of raw squares would lose
+        # the variance of data with a large mean.
+        mean = x.mean(0)
+        self.total += float((x - mean).square().sum())
+        if self._mean is None:
+            self._mean = mean
+        else:
+            share = len(x) / (self.samples + len(x))
+            self.total += self.samples * share * float((mean - self._mean).square().sum())
+            self._mean = self._mean + share * (mean - self._mean)
+        self.samples += len(x)
+
+
 class Reconstruction:
     """Sums over batches from which `result()` gives every measure of this module at once."""
 
     def __init__(self, units: int) -> None:
-        self.samples = 0
+        self.width = 0
         self._error = 0.0
         self._active = 0
         self._spoke = torch.zeros(units, dtype=torch.bool)
-        self._mean: Tensor | None = None
-        self._spread = 0.0
+        self._spread = Spread()
 
     def update(
         self,
@@ -68,20 +90,13 @@ class Reconstruction:
         active = (values != 0).cpu()
         self._active += int(active.sum())
         self._spoke[units.cpu()[active]] = True
-        self._add_spread(x)
-        self.samples += len(x)
+        self._spread.update(x)
+        self.width = x.shape[1]
 
-    def _add_spread(self, x: Tensor) -> None:
-        # Spreads about each batch's own mean, joined pairwise (Chan et al.): sums of raw squares would lose
-        # the variance of data with a large mean.
-        mean = x.mean(0)
-        self._spread += float((x - mean).square().sum())
-        if self._mean is None:
-            self._mean = mean
-            return
-        share = len(x) / (self.samples + len(x))
-        self._spread += self.samples * share * float((mean - self._mean).square().sum())
-        self._mean = self._mean + share * (mean - self._mean)
+    @property
+    def samples(self) -> int:
+        """How many samples there were so far."""
+        return self._spread.samples
 
     @property
     def spoke(self) -> Bool[Tensor, "K"]:
@@ -90,11 +105,11 @@ class Reconstruction:
 
     def result(self) -> ReconstructionResult:
         """The measures over all samples so far."""
-        if self._mean is None:
+        if self.samples == 0:
             raise ValueError("no samples yet: call update first.")
         return ReconstructionResult(
-            mse=self._error / (self.samples * len(self._mean)),
-            explained_variance=_explained(self._error, self._spread),
+            mse=self._error / (self.samples * self.width),
+            explained_variance=_explained(self._error, self._spread.total),
             l0=self._active / self.samples,
             dead_share=1.0 - float(self._spoke.double().mean()),
             samples=self.samples,

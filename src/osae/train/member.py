@@ -29,14 +29,17 @@ def input_scale(rows: Float[Tensor, "N d"]) -> float:
 class Member:
     """A recipe and a seed on their way: `advance` is one optimizer step, a function of all that is here."""
 
-    def __init__(self, recipe: Recipe, seed: int, rows: Float[Tensor, "N d"]):
+    def __init__(
+        self, recipe: Recipe, seed: int, rows: Float[Tensor, "N d"], *, device: torch.device | str = "cpu"
+    ):
         """`rows` are the first activations of the stream, for the scale and the start."""
         self.recipe, self.seed, self.name = recipe, seed, f"{recipe.name}-seed{seed}"
+        self.device = torch.device(device)
         self.scale = input_scale(rows) if recipe.rescale else 1.0
-        self.sae = started(recipe, rows * self.scale, seed)
+        self.sae = started(recipe, rows * self.scale, seed).to(self.device)
         trained = [p for p in self.sae.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
-        self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64)
+        self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
         steps, units = recipe.steps, recipe.sae.units
         self._lr_at = learning_rate(recipe.lr, steps)
         # a sparsifier without a k has nothing to warm up
@@ -51,14 +54,14 @@ class Member:
         spec = recipe.sae.prefix
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._drawn = isinstance(spec, RandomBoundaries | Sampled)
-        self._weights = prefix_weights(spec, units, generator(seed, "prefix"))
+        self._weights = prefix_weights(spec, units, generator(seed, "prefix")).to(self.device)
 
     def batch(self, block: Float[Tensor, "N d"], index: int, turn: int) -> Float[Tensor, "B d"]:
         """Batch number `turn` of block number `index`, in this seed's own order."""
         if self._order[0] != index:
             self._order = (index, torch.randperm(len(block), generator=generator(self.seed, "order", index)))
         size = self.recipe.batch
-        return block.index_select(0, self._order[1][turn * size : (turn + 1) * size])
+        return block.index_select(0, self._order[1][turn * size : (turn + 1) * size]).to(self.device)
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """The terms of the loss on x, after the step they ask for."""
@@ -72,7 +75,7 @@ class Member:
         if self._drawn:
             weights = prefix_weights(
                 self.recipe.sae.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
-            )
+            ).to(self.device)
         return objective(self.sae, x * self.scale, k=self.k_at(step), weights=weights, dead=self.dead(step))
 
     def descend(self, terms: Terms, step: int) -> None:
@@ -123,7 +126,7 @@ class Member:
         """Sorting and resampling that are due after `done` steps, measured on rows of the block at hand."""
         if done in self._revivals:
             count = min(REVIVAL_ROWS, REVIVAL_NUMBERS // self.recipe.sae.units)
-            revive(self, self._rows(block, done, count) * self.scale, done)
+            revive(self, self._rows(block, done, count).to(self.device) * self.scale, done)
         if self.recipe.resort is not None and done in self._resorts:
             last = done == self._resorts[-1]
             self.resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
@@ -137,12 +140,13 @@ class Member:
     @torch.no_grad()
     def resort(self, rows: Tensor, done: int) -> None:
         """Units that are not frozen stand in order of their gain, with all that belongs to them."""
-        activity = metrics.Coactivity(self.sae.decoder)
-        for part in (rows * self.scale).split(MEASURE_ROWS):
-            code = self.sae.encode(part, k=self.k_at(done - 1))
-            activity.update(code.values, code.units, part - self.sae.decoder_bias)
+        activity, bias = metrics.Coactivity(self.sae.decoder.cpu()), self.sae.decoder_bias.cpu()
+        for part in rows.split(MEASURE_ROWS):
+            part = part * self.scale
+            code = self.sae.encode(part.to(self.device), k=self.k_at(done - 1))
+            activity.update(code.values.cpu(), code.units.cpu(), part - bias)
         order, frozen = activity.greedy_order(), self.frozen_at(done - 1)
-        order = torch.cat([torch.arange(frozen), order[order >= frozen]])
+        order = torch.cat([torch.arange(frozen), order[order >= frozen]]).to(self.device)
         for tensor in self.unit_tensors():
             tensor.copy_(tensor[order])
 
@@ -173,9 +177,9 @@ class Member:
             prefix = f"adam/{name}/"
             moments = {key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)}
             if moments:
-                self.optimizer.state[parameter] = moments
+                self.optimizer.state[parameter] = {n: t.to(self.device) for n, t in moments.items()}
         self.last_fired.copy_(state["last_fired"])
 
     def finished(self) -> SAE:
         """The SAE as it stands, for raw activations: the input scale is folded in."""
-        return self.sae.folded(self.scale)
+        return self.sae.folded(self.scale).cpu()

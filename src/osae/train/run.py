@@ -7,6 +7,7 @@ RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 is a
 RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 """
 
+import itertools
 import json
 import signal
 import time
@@ -23,6 +24,7 @@ from osae.files import written
 from osae.objective import Terms
 from osae.recipes import Recipe
 from osae.train import checkpoint
+from osae.train.logs import Log
 from osae.train.loop import train
 from osae.train.member import Member
 
@@ -77,19 +79,30 @@ def read(folder: Path) -> RunConfig:
     return from_json(about["config"])
 
 
-def go(folder: Path, *, progress: Callable[[int, int, list[Terms]], None] | None = None) -> list[Member]:
-    """The run's members, trained to the end from wherever the folder says they stand."""
+def go(
+    folder: Path,
+    *,
+    device: str = "cpu",
+    progress: Callable[[int, int, list[Terms]], None] | None = None,
+    logs: Sequence[Log] = (),
+) -> list[Member]:
+    """The run's members, trained to the end from wherever the folder says they stand.
+
+    Every line of the log also goes to each of `logs`.
+    """
     config = read(folder)
-    source = opened(config.source)
+    source = opened(config.source, device)
     first = source.block(0)
-    members = [Member(recipe, seed, first) for recipe in config.recipes for seed in config.seeds]
+    members = [
+        Member(recipe, seed, first, device=device) for recipe in config.recipes for seed in config.seeds
+    ]
     saved = folder / "checkpoint.safetensors"
     done = checkpoint.restore(saved, members) if saved.exists() else 0
     if done == 0:
         _snapshot(folder, members, 0)
     _forget_log_after(folder / "log.jsonl", done)
     with _stop_requests() as stop:
-        keep = _Keeper(folder, config, members, stop)
+        keep = _Keeper(folder, config, members, stop, logs)
         show = [] if progress is None else [lambda at, terms: progress(at, members[0].recipe.steps, terms)]
         train(members, source, done=done, after=[keep, *show])
     for member in members:
@@ -108,8 +121,15 @@ def provenance(member: Member, source: SourceSpec) -> dict:
 class _Keeper:
     """After each step: the log, the snapshots and the checkpoint, each when it is due."""
 
-    def __init__(self, folder: Path, config: RunConfig, members: Sequence[Member], stop: Callable[[], bool]):
-        self.folder, self.config, self.members, self.stop = folder, config, members, stop
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        members: Sequence[Member],
+        stop: Callable[[], bool],
+        logs: Sequence[Log],
+    ):
+        self.folder, self.config, self.members, self.stop, self.logs = folder, config, members, stop, logs
         recipe = members[0].recipe
         self.steps, self.log_every = recipe.steps, max(1, recipe.steps // LOG_LINES)
         self.snapshots = [(max(1, count // recipe.batch), count) for count in config.snapshots if count > 0]
@@ -134,6 +154,8 @@ class _Keeper:
         lines = [_log_line(member, done, part) for member, part in zip(self.members, terms, strict=True)]
         with open(self.folder / "log.jsonl", "a") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
+        for line, log in itertools.product(lines, self.logs):
+            log(line)
 
 
 def _log_line(member: Member, done: int, terms: Terms) -> dict:

@@ -1,0 +1,94 @@
+"""`osae evaluate`: how well SAEs of any library rebuild activations, and what a model loses by it."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from osae.cli.comparing import (
+    SAE_HELP,
+    SHARDS_HELP,
+    _asked_now,
+    _check_writable,
+    _console,
+    _write_json,
+    prefix_lengths,
+)
+from osae.cli.terminal import Progress, count
+
+
+def configure(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "saes", nargs="+", metavar="SAE_OR_RUN", help=f"{SAE_HELP}; a run stands for all SAEs it finished"
+    )
+    sub.add_argument("--data", type=Path, required=True, metavar="SHARDS", help=f"held-out {SHARDS_HELP}")
+    sub.add_argument(
+        "--model",
+        default="auto",
+        metavar="auto|none|ID_OR_FOLDER[:FILE.gguf]",
+        help="language model for the cross-entropy; auto: the one that the activations are from",
+    )
+    sub.add_argument(
+        "--tokens", type=count, default=20_000, metavar="N", help="tokens for the cross-entropy, e.g. 1e5"
+    )
+    sub.add_argument(
+        "--text",
+        nargs="+",
+        metavar="FILE",
+        help="files or patterns for the cross-entropy, in place of the text that the activations are from",
+    )
+    sub.add_argument(
+        "--prefixes",
+        type=prefix_lengths,
+        default="auto",
+        metavar="auto|16,64,...",
+        help="prefix lengths beside 1, 2, 4, ... and all units",
+    )
+    for name, what in (("json", "all numbers"), ("csv", "a table"), ("html", "a page")):
+        sub.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what} to this file")
+
+
+def run(asked: argparse.Namespace) -> int:
+    from osae.evaluation import evaluate
+
+    for path in (asked.json, asked.csv, asked.html):
+        _check_writable(path)
+    with Progress("osae evaluate") as progress:
+        result = evaluate(
+            asked.saes,
+            asked.data,
+            prefixes=asked.prefixes or (),
+            model=asked.model,
+            text=asked.text or (),
+            tokens=asked.tokens,
+            progress=progress,
+        )
+    result["provenance"] |= _asked_now(asked)
+    _print(result)
+    _write(result, asked)
+    return 0
+
+
+def _print(result: dict[str, Any]) -> None:
+    from osae.report.evaluation import notes, rich_evaluation
+
+    console = _console()
+    for table in rich_evaluation(result):
+        console.print(table)
+    for note in notes(result):
+        console.print(f"- {note}", markup=False, highlight=False)
+
+
+def _write(result: dict[str, Any], asked: argparse.Namespace) -> None:
+    if asked.json:
+        _write_json(result, asked.json)
+    if asked.csv:
+        from osae.report.evaluation import write_evaluation_csv
+
+        write_evaluation_csv(result, asked.csv)
+    if asked.html:
+        from osae.report.evaluation import write_evaluation_page
+
+        write_evaluation_page(result, asked.html)
+    for path in (asked.json, asked.csv, asked.html):
+        if path:
+            print(path)

@@ -1,0 +1,135 @@
+"""`osae harvest`: text through a language model to activations on disk."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from osae.cli.terminal import Progress, count, counting, positive
+
+if TYPE_CHECKING:
+    from osae.data.harvest import Harvest
+
+EPILOG = """examples:
+  osae harvest --model EleutherAI/pythia-70m --layer 3 --dataset monology/pile-uncopyrighted \\
+    --tokens 5e7 --out acts
+  osae harvest --model FOLDER:model.gguf --layer 10 --text 'texts/*.jsonl.xz' --tokens 1e6 --out acts
+
+Layer N is `hidden_states[N]` of the model: the residual stream after N blocks.
+Run the same command again to go on after a stop: the shards come out the same."""
+
+
+def configure(sub: argparse.ArgumentParser) -> None:
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.epilog = EPILOG
+    add_harvest(sub, required=True)
+    sub.add_argument("--out", type=Path, required=True, metavar="SHARDS", help="folder for the activations")
+    sub.add_argument(
+        "--dtype", choices=("float16", "bfloat16", "float32"), default="float16", help="on disk (float16)"
+    )
+
+
+def add_harvest(sub: argparse.ArgumentParser, *, required: bool) -> None:
+    """The options that say what activations to take."""
+    group = sub.add_argument_group("activations of a language model")
+    group.add_argument(
+        "--model", required=required, metavar="ID_OR_FOLDER[:FILE.gguf]", help="a causal language model"
+    )
+    group.add_argument("--revision", help="of the model on the hub")
+    place = group.add_mutually_exclusive_group(required=required)
+    place.add_argument("--layer", type=counting, metavar="N", help="take hidden_states[N]")
+    place.add_argument("--module", metavar="NAME", help="take the output of this module")
+    text = group.add_mutually_exclusive_group(required=required)
+    text.add_argument("--dataset", metavar="HF_ID[:CONFIG]", help="data set on the hub, streamed")
+    text.add_argument(
+        "--text",
+        nargs="+",
+        metavar="FILE",
+        help="files or patterns: .txt, .md, .rst, .jsonl (.xz, .gz, .zst), .parquet",
+    )
+    group.add_argument("--text-field", default="text", metavar="NAME", help="field of a document (text)")
+    group.add_argument(
+        "--part",
+        choices=("all", "train", "held-out"),
+        default="all",
+        help="which documents: one in twenty is held out from the others (all)",
+    )
+    group.add_argument("--tokens", type=count, required=required, metavar="N", help="rows to take, e.g. 2e6")
+    group.add_argument("--context", type=positive, default=128, metavar="N", help="tokens of a context (128)")
+    group.add_argument(
+        "--skip-positions",
+        type=counting,
+        default=1,
+        metavar="N",
+        help="first positions of each context to leave out (1)",
+    )
+    group.add_argument(
+        "--bos",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="begin contexts with the BOS token (auto: as the model's tokenizer does)",
+    )
+    group.add_argument(
+        "--max-norm",
+        type=float,
+        default=10.0,
+        metavar="TIMES",
+        help="leave out rows whose norm exceeds so many times the median; 0 keeps all (10)",
+    )
+    group.add_argument("--mix-rows", type=count, default=65_536, metavar="N", help="rows of a shard (65536)")
+    group.add_argument("--text-seed", type=int, default=0, metavar="N", help="of the shuffling (0)")
+    group.add_argument("--device", default="auto", help="cpu, cuda, mps (auto)")
+    group.add_argument(
+        "--batch-tokens",
+        type=positive,
+        default=4096,
+        metavar="N",
+        help="run through the model at once (4096)",
+    )
+
+
+def harvest_spec(asked: argparse.Namespace) -> "Harvest":
+    """The harvest that the options ask for."""
+    from osae.data.harvest import Harvest
+    from osae.data.text import HubText, TextFiles
+
+    if asked.dataset:
+        text = HubText(asked.dataset, asked.text_field, asked.part)
+    else:
+        text = TextFiles(tuple(asked.text), asked.text_field, asked.part)
+    return Harvest(
+        asked.model,
+        text,
+        asked.tokens,
+        layer=asked.layer,
+        module=asked.module,
+        revision=asked.revision,
+        context=asked.context,
+        skip=asked.skip_positions,
+        bos=asked.bos,
+        max_norm=asked.max_norm,
+        block=asked.mix_rows,
+        seed=asked.text_seed,
+    )
+
+
+def run(asked: argparse.Namespace) -> int:
+    from osae.data.harvest import harvest
+
+    spec = harvest_spec(asked)
+    with Progress("osae harvest") as progress:
+        shards, share = harvest(
+            spec,
+            asked.out,
+            dtype=asked.dtype,
+            device=asked.device,
+            batch_tokens=asked.batch_tokens,
+            progress=progress,
+        )
+    if shards.rows < spec.tokens:
+        print(f"the text gave {shards.rows} of the {spec.tokens} rows asked for")
+    print(
+        f"{shards.rows} rows of width {shards.width} in {len(shards.shards)} shards; "
+        f"{shards.manifest['outliers']} outliers left out; {share:.0%} of the time was the model's"
+    )
+    print(asked.out)
+    return 0

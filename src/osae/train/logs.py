@@ -1,0 +1,51 @@
+"""Where the lines of a run's log go besides its own file: services that draw curves, if asked for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+Log = Callable[[dict[str, Any]], None]
+KINDS = ("tensorboard", "wandb", "trackio")
+
+
+@contextmanager
+def logs_to(kinds: Sequence[str], folder: Path, project: str = "osae") -> Iterator[list[Log]]:
+    """Each service asked for, ready to take lines; told at the end that there are no more."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_log(kind, folder, project)) for kind in kinds]
+
+
+@contextmanager
+def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
+    if kind not in KINDS:
+        raise ValueError(f"no log {kind!r}: there are {', '.join(KINDS)}.")
+    try:
+        if kind == "tensorboard":
+            from torch.utils.tensorboard import SummaryWriter
+
+            with SummaryWriter(str(folder / "tensorboard")) as board:
+
+                def draw(line: dict[str, Any]) -> None:
+                    for name, value in _numbers(line).items():
+                        board.add_scalar(name, value, line["samples"])
+
+                yield draw
+            return
+        if kind == "wandb":
+            import wandb as service  # pyright: ignore[reportMissingImports]
+        else:
+            import trackio as service  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError(f"--log {kind} needs the package {kind}: pip install {kind}") from error
+    service.init(project=project, name=folder.name)
+    try:
+        yield lambda line: service.log(_numbers(line) | {"samples": line["samples"]})
+    finally:
+        service.finish()
+
+
+def _numbers(line: dict[str, Any]) -> dict[str, float]:
+    """The measures of a line, by the name of the SAE they belong to."""
+    skip = ("name", "step", "samples")
+    return {f"{line['name']}/{name}": value for name, value in line.items() if name not in skip}

@@ -1,0 +1,156 @@
+"""The language-model experiment on activations of a small world, end to end."""
+
+import csv
+import json
+
+import pytest
+
+from osae.cli import main
+from osae.data.shards import write_shards
+from osae.data.worlds import SparseWorld
+from osae.experiments import lm_claims
+from osae.experiments.lm import METHODS, LMOptions, Text, lm
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Two texts whose atoms are the same and come in other proportions."""
+    root, found = tmp_path_factory.mktemp("acts"), {}
+    for name, zipf in (("one", 1.0), ("other", 0.6)):
+        world = SparseWorld(16, 24, 3, zipf=zipf, samples=4000)
+        for part, split in (("", "train"), ("-held-out", "test")):
+            write_shards(root / f"{name}{part}", [world.draw(split, 2000 if part else 4000).x])
+        found[name] = Text(root / name, root / f"{name}-held-out")
+    return found
+
+
+@pytest.fixture(scope="module")
+def done(texts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("lm")
+    options = LMOptions(
+        out, texts, units=24, k=3, tokens=6_000, seeds=2, starts=("noise", "data"), batch=100,
+        first_text_only=("data",), rates=(1e-2, 3e-3), tuning_tokens=1000, jobs=1,
+    )  # fmt: skip
+    return lm(options, lambda done, total, text: None), options
+
+
+def test_every_method_start_and_text_has_a_row_and_a_curve(done):
+    results, options = done
+    places = [("one", "noise"), ("other", "noise"), ("one", "data")]
+    assert [section["title"] for section in results["sections"]] == [
+        f"{text}, start from {start}" for text, start in places
+    ]
+    for section in results["sections"]:
+        assert {row["method"] for row in section["rows"]} == {*METHODS, "topk-sorted"}
+        for row in section["rows"]:
+            assert 0.3 < row["explained_variance"]["mean"] <= 1
+            assert row["stability_24"]["low"] <= row["stability_24"]["mean"] <= row["stability_24"]["high"]
+    for by_method in results["curves"].values():
+        for found in by_method.values():
+            assert found["stability"]["prefix"] == [float(n) for n in options.lengths]
+
+
+def test_sorting_changes_the_order_and_nothing_else(done):
+    results, _ = done
+    for section in results["sections"]:
+        rows = {row["method"]: row for row in section["rows"]}
+        assert rows["topk"]["stability_24"]["mean"] == pytest.approx(
+            rows["topk-sorted"]["stability_24"]["mean"]
+        )
+        assert rows["topk"]["mse"]["mean"] == pytest.approx(rows["topk-sorted"]["mse"]["mean"], rel=1e-4)
+
+
+def test_every_method_has_the_same_trials_and_takes_the_best(done):
+    results, options = done
+    for name in METHODS:
+        mine = [trial for trial in results["trials"] if trial["method"] == name]
+        assert [trial["rate"] for trial in mine] == sorted(options.rates)
+        assert results["rates"][name] == max(mine, key=lambda t: t["explained_variance"])["rate"]
+
+
+def test_the_same_seed_from_noise_begins_alike_on_both_texts(done):
+    """At the start both have the very same atoms; and time goes from there to the final agreement."""
+    results, options = done
+    moments = results["over_time"]["topk, one, noise"]
+    assert moments[0]["tokens"] == 0
+    assert moments[-1]["tokens"] == options.tokens
+    final = results["curves"]["one, noise"]["topk"]["stability"]["mean"][-1]
+    assert moments[-1]["stability"][-1] == pytest.approx(final)
+    crossed = results["crossed"]["topk, noise"]
+    assert (
+        crossed["same_seed"]["stability"]["mean"][-1] >= crossed["other_seed"]["stability"]["mean"][-1] - 0.1
+    )
+    own = results["own_start"]["topk, one, data"]
+    assert 0 < own["stability"]["mean"][-1] < 1
+
+
+def test_stitched_shares_sum_to_one(done):
+    results, _ = done
+    assert [row["method"] for row in results["stitching"]] == [
+        "batchtopk",
+        "matryoshka-random",
+        "osae-paper",
+        "osae",
+    ]
+    for row in results["stitching"]:
+        assert row["novel"] + row["reconstruction"] + row["unchanged"] == pytest.approx(1)
+
+
+def test_every_figure_has_its_numbers_beside_it(done):
+    results, options = done
+    assert len(results["figures"]) == 3 + 2 + 6 + 3
+    for figure in results["figures"]:
+        picture = options.out / figure["file"]
+        assert picture.stat().st_size > 5000
+        with open(picture.with_suffix(".csv")) as file:
+            assert len(list(csv.DictReader(file))) > 10
+
+
+def test_claims_follow_from_the_curves():
+    def curve(value):
+        return {"prefix": [16.0, 64.0, 128.0], "mean": [value] * 3, "low": [value] * 3, "high": [value] * 3}
+
+    def place(**levels):
+        return {
+            name.replace("_", "-"): {m: curve(v) for m in ("orderedness", "stability", "stability_of_full")}
+            for name, v in levels.items()
+        }
+
+    ahead = {
+        "a, data": place(
+            osae=0.9, osae_paper=0.7, topk_sorted=0.8, matryoshka_fixed=0.1, matryoshka_random=0.3
+        )
+    }
+    results = {"curves": ahead, "crossed": {}, "stitching": []}
+    found = {c["claim"]: c["verdict"] for c in lm_claims.claims(results, units=128, groups=3)}
+    assert list(found.values())[:5] == ["holds"] * 5
+    behind = {"a, data": place(osae=0.75, osae_paper=0.7, topk_sorted=0.8)}
+    found = [c["verdict"] for c in lm_claims.claims({**results, "curves": behind}, units=128, groups=3)]
+    assert found[2] == found[3] == "holds in part"
+    assert found[4] == "cannot be tested here"
+
+
+def test_command_goes_on_from_what_is_there_and_writes_the_page(texts, tmp_path, capsys):
+    words = ["reproduce", "lm", "--out", str(tmp_path), "--units", "16", "--k", "2", "--tokens", "4096"]
+    words += ["--seeds", "2", "--methods", "topk,osae", "--rates", "1e-2", "--stitch", "0", "--jobs", "1"]
+    words += [f"--data={name}={text.train}" for name, text in texts.items()]
+    assert main(words) == 0
+    made = sorted(path.stat().st_mtime_ns for path in (tmp_path / "saes").rglob("sae.json"))
+    assert main(words) == 0
+    assert made == sorted(path.stat().st_mtime_ns for path in (tmp_path / "saes").rglob("sae.json"))
+    assert json.loads((tmp_path / "results.json").read_text())["experiment"] == "lm"
+    assert (tmp_path / "report.html").exists()
+    assert "topk-sorted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "one"], "write NAME="),
+        (["--setting", "gpt-5"], "no setting 'gpt-5'"),
+        (["--starts", "luck"], "no start 'luck'"),
+    ],
+)
+def test_bad_requests_are_refused(words, message, tmp_path, capsys):
+    assert main(["reproduce", "lm", "--out", str(tmp_path), *words]) == 2
+    assert message in capsys.readouterr().err
