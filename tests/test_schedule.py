@@ -45,6 +45,15 @@ def test_units_freeze_one_after_the_other_after_the_burn_in(burn_in, units, step
     assert at(steps) == units
 
 
+@given(part=st.floats(0, 1), until=st.floats(0, 1), units=st.integers(1, 60), steps=st.integers(10, 400))
+def test_only_a_part_of_the_units_freezes(part, until, units, steps):
+    """All of the part from the first step on if the sweep ends where it begins."""
+    at = frozen_units(Sweep(0.0, until, part), units, steps)
+    counts = [at(step) for step in range(steps + 1)]
+    assert counts == sorted(counts)
+    assert at(round(until * steps)) == at(steps) == round(part * units)
+
+
 @given(times=st.integers(1, 50), until=st.floats(0.1, 1), steps=st.integers(1, 500))
 def test_evenly_ends_where_it_should(times, until, steps):
     moments = evenly(times, until, steps)

@@ -22,6 +22,11 @@ def written(path: Path | str) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def is_part(path: Path) -> bool:
+    """Whether this is what a writer has begun, or has left when it was killed."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
 def _clear(path: Path) -> None:
     """What a writer that was killed has left beside `path` goes."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
@@ -33,7 +38,7 @@ def _clear(path: Path) -> None:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # somebody else's
         return True

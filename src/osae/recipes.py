@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from osae.config import variant
-from osae.model import SAEConfig, Split
+from osae.model import AuxK, SAEConfig, Split
 from osae.prefix import (
     Boundaries,
     Full,
@@ -122,13 +122,24 @@ def osae_paper(task: Task) -> Recipe:
     """
     spread = Piecewise(group_ends(task.units, task.groups)) if task.language else Uniform()
     ordered = _with_prefix(topk(task), "osae-paper", spread)
-    sae, sweep = replace(ordered.sae, revival=None), None if task.language else Sweep(0.5, 1.0)
-    return replace(ordered, sae=sae, k_warmup=KWarmup(0.5), sweep=sweep)
+    if task.language:
+        return ordered
+    sae = replace(ordered.sae, revival=None)
+    return replace(ordered, sae=sae, k_warmup=KWarmup(0.5), sweep=Sweep(0.5, 1.0))
 
 
 def osae(task: Task) -> Recipe:
-    """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain."""
-    return replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
+    """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain.
+
+    On language models the first atoms stay what they begin as, the leading principal directions: the one
+    part of a dictionary that data fix without a doubt. The rest is put in order at the end.
+    """
+    made = replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
+    if not task.language:
+        return made
+    anchors = Sweep(burn_in=0.0, until=0.0, part=1 / 16, atoms_only=True)
+    made = _with_prefix(made, "osae", Mixed(Uniform(), full=0.95))
+    return replace(made, sweep=anchors, resort=Resort(1))
 
 
 RECIPES: dict[str, Callable[[Task], Recipe]] = {
@@ -173,7 +184,10 @@ def _plain(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe
     made = Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.5), k_warmup=warmup)
     if not task.language:
         return made
-    return replace(made, lr=LearningRate(2e-3, warmup=0.02, decay=0.5), start=FromData(), rescale=True)
+    # splitting looks at one unit after the other, too slow for thousands; none is dead for long
+    sae = replace(sae, revival=AuxK(2 * task.active, dead_after=100_000))
+    rate = LearningRate(4e-3, warmup=0.02, decay=0.5)
+    return replace(made, sae=sae, lr=rate, start=FromData(), rescale=True)
 
 
 def _with_prefix(base: Recipe, name: str, prefix: PrefixWeights) -> Recipe:

@@ -28,10 +28,15 @@ class KWarmup:
 @variant
 @dataclass(frozen=True)
 class Sweep:
-    """After the share `burn_in`, one more unit freezes every so often, the last at the share `until`."""
+    """After the share `burn_in`, one more unit freezes every so often, the last at the share `until`.
+
+    The first `part` of the units freeze, by default all; `atoms_only` leaves their encoders free to learn.
+    """
 
     burn_in: float = 0.1
     until: float = 1.0
+    part: float = 1.0
+    atoms_only: bool = False
 
 
 @variant
@@ -75,8 +80,14 @@ def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
     """step -> how many of the first units are frozen."""
     if spec is None:
         return lambda step: 0
-    first, last = round(spec.burn_in * steps), round(spec.until * steps)
-    return lambda step: max(0, min(units, units * (step - first) // max(last - first, 1)))
+    first, last, most = round(spec.burn_in * steps), round(spec.until * steps), round(spec.part * units)
+
+    def at(step: int) -> int:
+        if step >= last:
+            return most
+        return max(0, most * (step - first) // (last - first))
+
+    return at
 
 
 def evenly(times: int, until: float, steps: int, since: float = 0.0) -> tuple[int, ...]:

@@ -67,6 +67,16 @@ def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, tied, ro
     assert fired is member.last_fired  # the counter alone goes on: frozen units still speak
 
 
+def test_frozen_atoms_leave_their_encoders_free(rows):
+    sweep = Sweep(0.0, 0.0, part=0.25, atoms_only=True)
+    begun = Member(altered(recipe("topk", TASK), {"sweep": sweep}), 0, rows)
+    start = {name: tensor.clone() for name, tensor in begun.sae.state_dict().items()}
+    member = advanced(begun.recipe, rows, 20)
+    assert torch.equal(member.sae.decoder[:4], start["decoder"][:4])
+    assert not torch.equal(member.sae.decoder[4:], start["decoder"][4:])
+    assert not torch.equal(member.sae.encoder[:4], start["encoder"][:4])
+
+
 def test_sorting_permutes_everything_and_changes_no_output(rows):
     member = advanced(recipe("topk", TASK), rows, 30)
     before = {name: value.clone() for name, value in member.state().items()}

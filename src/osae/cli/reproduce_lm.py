@@ -43,11 +43,12 @@ def configure(sub: argparse.ArgumentParser) -> None:
     group.add_argument("--rates", metavar="R,...", help="learning rates that every method tries")
     group.add_argument("--stitch", type=counting, default=2, metavar="N", help="times the units (2); 0: none")
     group.add_argument("--context", type=positive, default=128, metavar="N", help="tokens of a context (128)")
-    group.add_argument("--device", default="auto", help="of the language model: cpu, cuda, mps (auto)")
+    group.add_argument("--device", default="auto", help="cpu, cuda, mps (auto)")
 
 
 def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Progress) -> dict[str, Any]:
     """The results of the experiment that the options ask for."""
+    from osae.data.lm import chosen_device
     from osae.experiments.lm import METHODS, STARTS, LMOptions, lm
     from osae.settings import setting
 
@@ -77,6 +78,7 @@ def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Pr
         rates=rates[:1] if asked.quick and not asked.rates else rates,
         stitch=asked.stitch,
         jobs=asked.jobs,
+        device=chosen_device(asked.device),
     )
     return lm(options, progress)
 

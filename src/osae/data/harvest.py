@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,7 +29,7 @@ from osae.config import to_json, variant
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
 from osae.data.text import Text
-from osae.files import written
+from osae.files import is_part, written
 from osae.seeds import generator
 from osae.versions import versions
 
@@ -63,6 +64,8 @@ class Harvest:
             raise ValueError(f"tokens={self.tokens}, block={self.block}: both must be at least 1.")
         if not 0 <= self.skip < self.context:
             raise ValueError(f"skip={self.skip} positions of {self.context}: leave at least one.")
+        if not (self.max_norm == 0 or self.max_norm >= 1):
+            raise ValueError(f"max_norm={self.max_norm}: give at least 1, or 0 to keep all rows.")
         if self.bos not in ("auto", "yes", "no"):
             raise ValueError(f"bos={self.bos!r}: give auto, yes or no.")
 
@@ -97,6 +100,8 @@ def contexts_of(spec: Harvest, lm: LanguageModel, progress: Progress | None = No
     room = spec.context - (bos is not None)
     if room < 1:
         raise ValueError(f"context={spec.context} has no room beside the BOS token: give more.")
+    if lm.longest is not None and spec.context > lm.longest:
+        raise ValueError(f"context={spec.context}: {lm.name} reads at most {lm.longest} tokens.")
     pieces, documents, offsets, rows = [], [], [], 0
     for number, ids in _tokenised(spec.text, lm):
         for offset in range(0, len(ids), room):
@@ -106,17 +111,25 @@ def contexts_of(spec: Harvest, lm: LanguageModel, progress: Progress | None = No
             piece = piece[: spec.tokens - rows + spec.skip]
             if len(piece) <= spec.skip:
                 continue  # too short to leave a row
-            pieces.append(piece), documents.append(number), offsets.append(offset - (bos is not None))
+            pieces.append(piece)
+            documents.append(number)
+            offsets.append(offset - (bos is not None))
             rows += len(piece) - spec.skip
         if progress is not None:
             progress(min(rows, spec.tokens), spec.tokens, "tokens read")
         if rows >= spec.tokens:
             break
     if not pieces:
-        raise ValueError("the text holds no tokens: give more of it.")
+        raise ValueError(
+            f"the text (part: {spec.text.part}) holds too few tokens for a row: give more of it."
+        )
     order = torch.randperm(len(pieces), generator=generator(spec.seed, "contexts")).numpy()
     lengths = np.array([len(pieces[i]) for i in order])
     ids = np.concatenate([pieces[i] for i in order])
+    if ids.max() >= lm.vocabulary:
+        raise ValueError(
+            f"the tokenizer gives the id {ids.max()}, and {lm.name} has {lm.vocabulary} of them."
+        )
     starts = np.concatenate([[0], lengths.cumsum()])
     made = (lengths - spec.skip).cumsum()
     ends = np.searchsorted(made, np.arange(spec.block, made[-1], spec.block)) + 1
@@ -155,7 +168,7 @@ def block_of(
         hidden = lm.activations(torch.from_numpy(ids).long())
         seconds = perf_counter() - started
         for row, context in enumerate(group):
-            start, stop = contexts.starts[context], contexts.starts[context + 1]
+            start, stop = contexts.starts[context : context + 2].tolist()
             parts.append(hidden[row, spec.skip : stop - start])
             tokens.append(contexts.ids[start + spec.skip : stop])
             documents.append(np.full(stop - start - spec.skip, contexts.documents[context]))
@@ -207,9 +220,16 @@ def harvest(
     progress: Progress | None = None,
 ) -> tuple[Shards, float]:
     """The shards in the folder, begun or gone on with; and the share of the time that the model took."""
-    _begin(folder, spec, dtype)
+    plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
+    _refuse_others(folder, plan)
+    if (whole := _whole(folder)) is not None:
+        return whole, 1.0
     lm = opened_model(spec, device)
-    contexts = _kept_contexts(folder, spec, lm, progress)
+    if not (folder / CONTEXTS).exists():
+        _begin(folder, plan, contexts_of(spec, lm, progress))
+    contexts = Contexts(**load_arrays(folder / CONTEXTS))
     files = [folder / shard_file(index) for index in range(len(contexts.blocks) - 1)]
     missing = [index for index, file in enumerate(files) if not file.exists()]
     pace = _Pace(rows_of(spec, contexts), sum(rows_of(spec, contexts, index) for index in missing), progress)
@@ -228,7 +248,8 @@ def harvest(
         if whole:
             _finish(folder, whole, spec, lm, contexts)
         raise OSError(
-            f"{error}. The {len(whole)} shards written so far can be used; the same command goes on."
+            f"{error}. {len(whole)} of {len(files)} shards are written and can be used; "
+            "the same command goes on."
         ) from error
     return _finish(folder, files, spec, lm, contexts), pace.share()
 
@@ -258,28 +279,45 @@ class _Pace:
         return self.modelled / max(perf_counter() - self.began, 1e-9) if self.modelled else 1.0
 
 
-def _begin(folder: Path, spec: Harvest, dtype: str) -> None:
-    """The folder holds this harvest's plan, and no other's."""
-    plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
+def _refuse_others(folder: Path, plan: dict[str, Any]) -> None:
+    """Nothing; a `ValueError` if the folder holds another harvest, or anything else."""
     path = folder / PLAN
     if path.exists():
-        if json.loads(path.read_text()) != json.loads(json.dumps(plan)):
+        if path.read_text() != _plain(plan):
             raise ValueError(f"{folder} holds another harvest (see {PLAN}): give a new folder.")
-        return
-    if folder.is_dir() and any(folder.iterdir()):
+    elif folder.exists() and any(not is_part(file) for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files: give a new folder.")
+
+
+def _whole(folder: Path) -> Shards | None:
+    """The shards of a harvest that is done; its manifest stays as it is, digests included."""
+    with suppress(ValueError):
+        shards = Shards(folder)
+        return shards if shards.manifest.get("complete") else None
+    return None
+
+
+def _begin(folder: Path, plan: dict[str, Any], contexts: Contexts) -> None:
+    """The folder with the plan and its contexts: from now on it is this harvest's."""
     folder.mkdir(parents=True, exist_ok=True)
-    with written(path) as beside:
-        beside.write_text(json.dumps(plan, indent=2) + "\n")
+    with written(folder / PLAN) as path:
+        path.write_text(_plain(plan))
+    arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
+    with _disk_errors(folder / CONTEXTS), written(folder / CONTEXTS) as path:
+        save_arrays(arrays, path)
 
 
-def _kept_contexts(folder: Path, spec: Harvest, lm: LanguageModel, progress: Progress | None) -> Contexts:
-    path = folder / CONTEXTS
-    if not path.exists():
-        made = contexts_of(spec, lm, progress)
-        with written(path) as beside:
-            save_arrays({name: np.ascontiguousarray(array) for name, array in made._asdict().items()}, beside)
-    return Contexts(**load_arrays(path))
+def _plain(plan: dict[str, Any]) -> str:
+    return json.dumps(plan, indent=2) + "\n"
+
+
+@contextmanager
+def _disk_errors(file: Path) -> Iterator[None]:
+    """Within, safetensors raises `OSError` as everything else that writes does."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{file} cannot be written: {error}") from error
 
 
 def rows_of(spec: Harvest, contexts: Contexts, index: int | None = None) -> int:
@@ -316,11 +354,8 @@ def _write(file: Path, block: Block, dtype: DType) -> None:
         "square": float(rows.double().square().mean()),
         "norms": torch.quantile(block.norms.double(), torch.tensor(QUANTILES).double()).tolist(),
     }
-    try:
-        with written(file) as path:
-            save_file(tensors, path, {"osae": json.dumps(about)})
-    except SafetensorError as error:
-        raise OSError(f"{file} cannot be written: {error}") from error
+    with _disk_errors(file), written(file) as path:
+        save_file(tensors, path, {"osae": json.dumps(about)})
 
 
 def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, contexts: Contexts) -> Shards:
@@ -328,9 +363,9 @@ def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, c
     abouts = [_about(file) for file in files]
     rows = [about["rows"] for about in abouts]
     share = np.array(rows) / sum(rows)
-    mean, square, norms = (
-        share @ np.array([a[name] for a in abouts]) for name in ("mean", "square", "norms")
-    )
+    mean, square = (share @ np.array([about[name] for about in abouts]) for name in ("mean", "square"))
+    each = np.array([about["norms"] for about in abouts])
+    norms = [each[:, 0].min(), *(share @ each[:, 1:-1]), each[:, -1].max()]  # the quantiles between: nearly
     variance = float(square - np.square(mean).mean())
     text = {"contexts": len(contexts.documents), "documents": len(np.unique(contexts.documents))}
     about = {
@@ -345,7 +380,7 @@ def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, c
         "harvest": to_json(spec),
         "outliers": sum(about["outliers"] for about in abouts),
         "scale": max(variance, 1e-24) ** -0.5,
-        "norms": {f"{q:g}": norm for q, norm in zip(QUANTILES, norms.tolist(), strict=True)},
+        "norms": {f"{q:g}": norm for q, norm in zip(QUANTILES, norms, strict=True)},
         "mean": mean.tolist(),
         "versions": versions(),
     }

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.config import variant
-from osae.data.harvest import Harvest
+from osae.data.harvest import Harvest, block_of, contexts_of, opened_model, rows_of
 from osae.data.shards import Shards
 from osae.data.worlds import PCAWorld, SparseWorld
 
@@ -55,8 +55,8 @@ class ShardRows:
     """Rows on disk in equal blocks, in their order there; the next block is read while one is in use."""
 
     def __init__(self, shards: Shards, limit: int | None = None):
-        limit = limit or max(1, BLOCK_NUMBERS // shards.width)
-        self.shards, self.count = shards, -(-shards.rows // limit)
+        most = limit or max(1, BLOCK_NUMBERS // shards.width)
+        self.shards, self.count = shards, -(-shards.rows // most)
         self._ready: tuple[int, Tensor] | None = None
         self._coming: tuple[int, Future] | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="osae-reader")
@@ -85,23 +85,18 @@ class LiveRows:
     """Blocks straight from a language model, nothing on disk; the text comes round again when it ends."""
 
     def __init__(self, spec: Harvest, device: str = "auto", batch_tokens: int = 4096):
-        from osae.data.harvest import contexts_of, opened_model, rows_of
-
         self.spec, self.lm, self._batch_tokens = spec, opened_model(spec, device), batch_tokens
         self._contexts = contexts_of(spec, self.lm)
-        self.count = len(self._contexts.blocks) - 1
-        planned = min(rows_of(spec, self._contexts, index) for index in range(max(1, self.count - 1)))
-        if self.count > 1:
-            self.count -= 1  # the last block holds what is left, too few rows
-        self._rows, self._ready = int(LIVE_SHARE * planned), (-1, Tensor())
+        # the last of several blocks holds what is left, too few rows
+        self.count = max(1, len(self._contexts.blocks) - 2)
+        planned = min(rows_of(spec, self._contexts, index) for index in range(self.count))
+        self._rows, self._ready = max(1, int(LIVE_SHARE * planned)), (-1, Tensor())
 
     @property
     def rows(self) -> int:
         return self._rows
 
     def block(self, index: int) -> Float[Tensor, "N d"]:
-        from osae.data.harvest import block_of
-
         place = index % self.count
         if self._ready[0] != place:
             made = block_of(self.spec, self.lm, self._contexts, place, self._batch_tokens).activations

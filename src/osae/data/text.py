@@ -1,7 +1,8 @@
 """Text: documents one after the other, from files or from the hub, and what they were read from.
 
 Files hold plain text (.txt, .md, .rst: one document each), JSON lines with a text field (.jsonl, also
-compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the order of their names.
+compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the order given, and those that
+fit one pattern in the order of their names.
 """
 
 import glob
@@ -10,6 +11,7 @@ import hashlib
 import io
 import json
 import lzma
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +41,11 @@ class TextFiles:
         """The files, each there."""
         found: list[Path] = []
         for pattern in self.files:
-            paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
+            named = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
+            paths = sorted(path for path in map(Path, named) if path.is_file())
             if not paths:
                 raise ValueError(f"no file {pattern}: give a file or a pattern that fits some.")
-            found += [path for path in paths if path.is_file()]
+            found += paths
         return list(dict.fromkeys(found))
 
     def origin(self) -> dict[str, Any]:
@@ -64,13 +67,7 @@ class HubText:
 
     def documents(self) -> Iterator[str]:
         """The documents of this part, in order."""
-        try:
-            from datasets import load_dataset
-        except ImportError as error:
-            raise ValueError("--dataset needs the datasets library: pip install 'osae[lm]'") from error
-        name, _, config = self.dataset.partition(":")
-        rows = load_dataset(name, config or None, split=self.split, revision=self.revision, streaming=True)
-        return _part_of(self.part, (_field(row, self.field, self.dataset) for row in rows))
+        return _part_of(self.part, (_field(row, self.field, self.dataset) for row in self._rows()))
 
     def origin(self) -> dict[str, Any]:
         """What was read: the data set by name and revision."""
@@ -78,6 +75,20 @@ class HubText:
             "field": self.field,
             "part": self.part,
         }
+
+    def _rows(self) -> Iterator[Any]:
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise ValueError("--dataset needs the datasets library: pip install 'osae[lm]'") from error
+        name, _, config = self.dataset.partition(":")
+        try:
+            yield from load_dataset(
+                name, config or None, split=self.split, revision=self.revision, streaming=True
+            )
+        except Exception as error:  # of every kind: names, formats, the network
+            short = " ".join(str(error).split())[:300]
+            raise ValueError(f"the data set {self.dataset} cannot be read: {short}") from error
 
 
 Text = TextFiles | HubText
@@ -109,7 +120,7 @@ def _texts(path: Path, field: str) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _field(_object(line, f"{path}, line {number}"), field, f"{path}, line {number}")
-    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read to its end: {error}") from error
 
 
@@ -120,13 +131,49 @@ def _lines(path: Path) -> io.TextIOBase:
         case ".gz":
             return gzip.open(path, "rt", encoding="utf-8")  # type: ignore[return-value]
         case ".zst":
-            try:
-                import zstandard
-            except ImportError as error:
-                raise ValueError(f"{path} needs zstandard: pip install 'osae[lm]'") from error
-            return zstandard.open(path, "rt", encoding="utf-8")
+            return io.TextIOWrapper(io.BufferedReader(_Chunks(_unpacked(path))), encoding="utf-8")
         case _:
             return open(path, encoding="utf-8")
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """What a .zst file holds, frame after frame; zstandard's own reader says nothing if a file is cut."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ValueError(f"{path} needs zstandard: pip install 'osae[lm]'") from error
+    frame = None
+    with open(path, "rb") as file:
+        while packed := file.read(2**16):
+            while packed:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    yield frame.decompress(packed)
+                except zstandard.ZstdError as error:
+                    raise EOFError(str(error)) from error
+                packed, frame = frame.unused_data, None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("the file ends within a frame")
+
+
+class _Chunks(io.RawIOBase):
+    """A stream of bytes from an iterator of them."""
+
+    def __init__(self, chunks: Iterator[bytes]):
+        self._chunks, self._left = chunks, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._left = chunk
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
@@ -134,11 +181,17 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise ValueError(f"{path} needs pyarrow: pip install 'osae[lm]'") from error
-    with parquet.ParquetFile(path) as file:
-        if field not in file.schema_arrow.names:
-            raise ValueError(f"{path} has no column {field!r}: {', '.join(file.schema_arrow.names[:8])}.")
-        for batch in file.iter_batches(batch_size=256, columns=[field]):
-            yield from (text for text in batch.column(0).to_pylist() if text)
+    try:
+        with parquet.ParquetFile(path) as file:
+            if field not in file.schema_arrow.names:
+                there = ", ".join(file.schema_arrow.names[:8])
+                raise ValueError(f"no column {field!r}; there is {there}. Choose with --text-field.")
+            for batch in file.iter_batches(batch_size=256, columns=[field]):
+                yield from (
+                    _field({field: text}, field, str(path)) for text in batch.column(0).to_pylist() if text
+                )
+    except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _object(line: str, where: str) -> Any:

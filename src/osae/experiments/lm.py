@@ -23,6 +23,7 @@ from osae.experiments.toy import Progress
 from osae.experiments.trained import Job, all_trained
 from osae.model import SAE
 from osae.recipes import FromData, FromNoise, Recipe, Task, recipe
+from osae.schedule import Resort
 
 METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-paper", "osae")
 STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
@@ -64,6 +65,7 @@ class LMOptions:
     tuning_tokens: int = 500_000
     stitch: int = 2  # the larger SAE has so many times the units; 0 for no stitching
     jobs: int = 2
+    device: str = "cpu"
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -132,6 +134,8 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
 def made(name: str, options: LMOptions, start: str, rate: float, *, units: int | None = None) -> Recipe:
     """The named recipe from a kind of start, at a learning rate."""
     changed = altered(recipe(name, options.task(units=units)), {"lr.peak": rate, "start": STARTS[start]})
+    if start == "noise" and changed.sweep is not None:  # nothing to hold on to: sorted as it goes, instead
+        changed = replace(changed, sweep=None, resort=Resort(30))
     return replace(changed, name=name if units is None else f"{name}-{units}")
 
 
@@ -146,7 +150,7 @@ def _tuned(options: LMOptions, progress: Progress) -> tuple[list[dict[str, Any]]
             recipe(name, options.task(tokens=options.tuning_tokens)), {"lr.peak": rate, "start": FromData()}
         )
         tried = replace(tried, name=f"{name}-{rate:g}")
-        jobs.append(Job(tried, TUNING_SEED, options.source(text)))
+        jobs.append(Job(tried, TUNING_SEED, options.source(text), device=options.device))
         about[tried.name] = (name, rate)
     held_out = Shards(options.texts[text].held_out)
     x = held_out.read(0, min(TEST_ROWS, held_out.rows))
@@ -171,7 +175,8 @@ def _jobs(options: LMOptions, rates: Mapping[str, float]) -> Iterator[tuple[tupl
         for text in list(options.texts)[: 1 if start in options.first_text_only else None]:
             source = options.source(text)
             for seed, name in itertools.product(range(options.seeds), options.methods):
-                yield (start, text), Job(made(name, options, start, rates[name]), seed, source, moments)
+                chosen = made(name, options, start, rates[name])
+                yield (start, text), Job(chosen, seed, source, moments, options.device)
 
 
 def _folder(options: LMOptions, start: str, text: str) -> Path:
@@ -361,10 +366,11 @@ def _stitching(
         return []
     start, text = options.starts[0], next(iter(options.texts))
     units, root = options.stitch * options.units, options.out / "larger" / options.starts[0]
-    jobs = [
-        Job(made(name, options, start, rates[name], units=units), options.seeds, options.source(text))
-        for name in methods
-    ]
+    source, larger = (
+        options.source(text),
+        [made(name, options, start, rates[name], units=units) for name in methods],
+    )
+    jobs = [Job(one, options.seeds, source, device=options.device) for one in larger]
     shards = Shards(options.texts[text].held_out)
     x, found = shards.read(0, min(TEST_ROWS, shards.rows)), []
     for count, done in enumerate(all_trained(jobs, root, workers=options.jobs), 1):

@@ -28,6 +28,7 @@ class Job:
     seed: int
     world: SourceSpec
     snapshots: tuple[int, ...] = ()  # samples after which the SAE is kept as it then is
+    device: str = "cpu"
 
     def folder(self, root: Path) -> Path:
         return root / f"{self.recipe.name}-seed{self.seed}"
@@ -62,7 +63,7 @@ def _train_and_keep(job: Job, root: Path) -> Job:
     torch.set_num_threads(1)  # one training per core: threads inside a step would only wait for each other
     source = _opened(job.world)
     started = time.perf_counter()
-    member = Member(job.recipe, job.seed, source.block(0))
+    member = Member(job.recipe, job.seed, source.block(0), device=job.device)
     due = {samples // job.recipe.batch: samples for samples in job.snapshots}
 
     def keep(done: int, _: object = None) -> None:

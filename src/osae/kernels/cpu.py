@@ -25,9 +25,9 @@ from torch.autograd.function import once_differentiable
 from osae.kernels import loops
 
 COLUMNS = 256  # width of a block of the walks: wide enough to stream, narrow enough for two at d = 512
-SAMPLES = 1024  # samples walked together: their residuals stay in the last cache
+SAMPLES = 512  # samples walked together: their residuals stay in the nearer caches
 PIECES = 4  # per thread, of loops whose rows do not depend on each other: evens out a busy core
-BUFFER = 2**23  # pre-activations that exist at once: 32 MB in float32
+BUFFER = 2**22  # pre-activations that exist at once: 16 MB in float32, so that they are selected from cache
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:

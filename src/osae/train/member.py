@@ -1,5 +1,7 @@
 """One SAE in training: its optimizer, its counters, and a step of each."""
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -102,7 +104,7 @@ class Member:
                 grad -= (grad * atoms).sum(-1, keepdim=True) * atoms
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
-        kept = [(t, t[:frozen].clone()) for t in self.unit_tensors()] if frozen else []
+        kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
         self.optimizer.step()
         for atoms in decoder.split(together):
             atoms /= atoms.norm(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -152,14 +154,22 @@ class Member:
 
     def unit_tensors(self) -> list[Tensor]:
         """Every tensor with one row per unit: parameters, optimizer moments, counters."""
-        parameters = list(self.sae.per_unit().values())
+        return [*self._with_moments(self.sae.per_unit().values()), self.last_fired]
+
+    def _frozen_tensors(self) -> list[Tensor]:
+        """The tensors whose first rows stay as they are when units freeze."""
+        sweep = self.recipe.sweep
+        return self._with_moments([self.sae.decoder]) if sweep and sweep.atoms_only else self.unit_tensors()
+
+    def _with_moments(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        found = list(parameters)
         moments = [
             self.optimizer.state[p][name]
-            for p in parameters
+            for p in found
             if p in self.optimizer.state
             for name in ("exp_avg", "exp_avg_sq")
         ]
-        return [*parameters, *moments, self.last_fired]
+        return [*found, *moments]
 
     def state(self) -> dict[str, Tensor]:
         """All that a resumed training needs, by name; the rest follows from the recipe, seed and step."""

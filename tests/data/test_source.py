@@ -1,0 +1,124 @@
+"""Sources: the same rows for the same block number, in whatever order they are asked for."""
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from osae.config import from_json, to_json
+from osae.data.harvest import Harvest, harvest
+from osae.data.shards import Shards, write_shards
+from osae.data.source import LiveRows, OnDisk, Rows, ShardRows, Source, opened
+from osae.data.text import TextFiles
+from osae.data.worlds import SparseWorld
+from tests.data.tiny import documents, saved_model, saved_text
+
+
+@pytest.fixture
+def shards(tmp_path):
+    rows = torch.randn(103, 4, generator=torch.Generator().manual_seed(0))
+    return write_shards(tmp_path / "acts", [rows], rows_per_shard=30)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 7, 20, 25, 103, 1000])
+def test_blocks_from_disk_are_equal_and_hold_all_rows_but_the_remainder(shards, limit):
+    source = ShardRows(shards, limit)
+    whole, made = shards.read(0, 103), [source.block(index) for index in range(source.count)]
+    assert {len(block) for block in made} == {source.rows}
+    assert source.rows <= (limit or 103)
+    assert 103 - source.rows * source.count < source.count
+    assert torch.equal(torch.cat(made), whole[: source.rows * source.count])
+    assert torch.equal(source.block(source.count + source.count // 2), made[source.count // 2])
+    assert isinstance(source, Source)
+
+
+def test_blocks_from_disk_are_the_same_in_any_order(shards):
+    straight = ShardRows(shards, 25)
+    expected = [straight.block(index).clone() for index in range(straight.count)]
+    other = ShardRows(shards, 25)
+    for index in (3, 0, 0, 7, 8, 2, 9, 1, 6, 5, 5, 4, 103):
+        assert torch.equal(other.block(index), expected[index % other.count])
+
+
+def test_the_next_block_is_read_while_one_is_in_use(shards, monkeypatch):
+    read, threads, done = Shards.read, [], threading.Event()
+
+    def told(self, start, stop):
+        threads.append((threading.current_thread().name.startswith("osae-reader"), start // 20))
+        if len(threads) == 2:
+            done.set()
+        return read(self, start, stop)
+
+    monkeypatch.setattr(Shards, "read", told)
+    source = ShardRows(shards, 25)
+    source.block(0)
+    assert done.wait(10)
+    source.block(1)
+    assert threads[:2] == [(False, 0), (True, 1)]
+    assert (False, 1) not in threads
+
+
+def test_a_damaged_block_is_refused_when_its_turn_comes(shards):
+    source = ShardRows(shards, 25)
+    file = shards.shards[1].file
+    file.write_bytes(file.read_bytes()[:-40])
+    source.block(0)
+    with pytest.raises(ValueError, match="cannot be read"):
+        source.block(1)
+
+
+def test_a_process_ends_while_a_block_is_being_read(shards):
+    script = (
+        "import sys, time; from osae.data import source, shards; read = shards.Shards.read\n"
+        "shards.Shards.read = lambda *a: (time.sleep(0.3), read(*a))[1]\n"
+        "print(len(source.ShardRows(shards.Shards(sys.argv[1]), 25).block(0)))"
+    )
+    words = [sys.executable, "-c", script, str(shards.path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "20\n", "")
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("live")
+    text = TextFiles((str(saved_text(folder / "a.jsonl", documents(60))),))
+    model = str(saved_model(folder / "model"))
+    return Harvest(model, text, 10_000, layer=2, context=8, block=200)
+
+
+def test_live_blocks_are_those_that_a_harvest_writes(spec, tmp_path):
+    stored, _ = harvest(spec, tmp_path / "acts", dtype="float32", device="cpu")
+    live = LiveRows(spec, "cpu")
+    assert live.count == len(stored.shards) - 1
+    first = 0
+    for index, shard in enumerate(stored.shards[:-1]):
+        assert 180 <= live.rows <= shard.rows
+        assert torch.equal(live.block(index), stored.read(first, first + live.rows))
+        first += shard.rows
+    assert torch.equal(live.block(live.count), stored.read(0, live.rows))
+    assert isinstance(live, Source)
+
+
+def test_little_text_makes_one_live_block(spec):
+    live = LiveRows(replace(spec, tokens=1), "cpu")
+    assert (live.count, live.rows, tuple(live.block(5).shape)) == (1, 1, (1, 16))
+
+
+def test_too_many_outliers_for_a_live_block_are_said_to_be(spec):
+    with pytest.raises(ValueError, match="raise --max-norm"):
+        LiveRows(replace(spec, max_norm=1.0), "cpu").block(0)
+
+
+def test_what_a_specification_names_is_opened(shards, spec):
+    digest = shards.provenance()["sha256"]
+    kept = OnDisk(str(shards.path), digest)
+    assert isinstance(opened(kept), ShardRows)
+    assert isinstance(opened(OnDisk(str(shards.path))), ShardRows)
+    assert isinstance(opened(spec, "cpu"), LiveRows)
+    assert isinstance(opened(SparseWorld(width=4, units=4, active=1, samples=50)), Rows)
+    assert [from_json(to_json(each)) for each in (kept, spec)] == [kept, spec]
+    with pytest.raises(ValueError, match="other activations"):
+        opened(replace(kept, sha256="0" * 64))
