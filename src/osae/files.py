@@ -14,7 +14,10 @@ def written(path: Path | str) -> Iterator[Path]:
     _clear(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        beside.touch()
+        mode = beside.stat().st_mode
         yield beside
+        os.chmod(beside, mode)  # some writers put a file of their own in its place, for the owner's eyes only
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)

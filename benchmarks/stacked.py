@@ -1,0 +1,115 @@
+"""Would many small SAEs train faster stacked, as one batched matrix product, than one after the other?
+
+    python -m benchmarks.stacked
+
+Times a step of S plain TopK SAEs of the table-1 world, per SAE: ours, one after the other on one thread, as
+`osae reproduce` trains them (one process per core); and stacked in torch's batched products, on one thread
+and on all. Both take the same step: the test compares their weights.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.pipe import ROOT
+from osae.files import written
+from osae.recipes import Task, topk
+from osae.schedule import LearningRate
+from osae.train.member import Member
+
+RATE = 1e-3
+
+
+def alone(seeds: int, x: Tensor, units: int, k: int) -> list[Member]:
+    """SAEs that are trained one after the other, on the same batch."""
+    made = topk(Task(x.shape[1], units, k, samples=len(x), batch=len(x)))
+    made = replace(made, k_warmup=None, lr=LearningRate(RATE))
+    return [Member(made, seed, x) for seed in range(seeds)]
+
+
+class Stacked:
+    """The same SAEs in tensors with one more dimension: encoder and decoder (S, K, d), bias (S, K)."""
+
+    def __init__(self, members: Sequence[Member]):
+        saes = [member.sae for member in members]
+        self.k = saes[0].config.sparsifier.k  # type: ignore[union-attr]
+        self.encoder, self.decoder, self.bias = (
+            torch.stack([getattr(sae, name).detach() for sae in saes]).requires_grad_()
+            for name in ("encoder", "decoder", "encoder_bias")
+        )
+        trained = [self.encoder, self.decoder, self.bias]
+        self.optimizer = torch.optim.Adam(trained, lr=RATE, fused=True)
+
+    def step(self, x: Tensor) -> None:
+        batch = x.expand(len(self.encoder), *x.shape)
+        pre = torch.baddbmm(self.bias.unsqueeze(1), batch, self.encoder.transpose(1, 2))
+        values, units = pre.relu().topk(self.k, sorted=False)
+        code = torch.zeros_like(pre).scatter(-1, units, values)
+        loss = (batch - code @ self.decoder).square().sum(-1).mean(-1).sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            grad = self.decoder.grad
+            assert grad is not None
+            grad -= (grad * self.decoder).sum(-1, keepdim=True) * self.decoder
+            self.optimizer.step()
+            self.decoder /= self.decoder.norm(dim=-1, keepdim=True)
+
+
+def timed(work: Callable[[], object], rounds: int) -> float:
+    """Milliseconds, the median of some rounds after one to warm up."""
+    work()
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        work()
+        times.append(1e3 * (time.perf_counter() - started))
+    return median(times)
+
+
+def measured(seeds: int, rounds: int, *, width: int = 80, units: int = 100, k: int = 5) -> dict[str, Any]:
+    """Milliseconds per SAE and step, each way; per core where only one is used."""
+    x = torch.randn(500, width, generator=torch.Generator().manual_seed(0))
+    members, threads = alone(seeds, x, units, k), torch.get_num_threads()
+    stacked = Stacked(members)
+    torch.set_num_threads(1)
+    one_by_one = timed(lambda: [member.advance(x, 0) for member in members], rounds) / seeds
+    on_one = timed(lambda: stacked.step(x), rounds) / seeds
+    torch.set_num_threads(threads)
+    on_all = timed(lambda: stacked.step(x), rounds) / seeds
+    found = {"one_by_one_ms": one_by_one, "stacked_ms": on_one, "stacked_on_all_threads_ms": on_all}
+    # what a machine gets done: one process per core, or one process with all threads
+    best = min(on_one / threads, on_all)
+    return {"seeds": seeds, **found, "threads": threads, "stacked_speedup": one_by_one / threads / best}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stacked", description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="steps timed (15)")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    asked = parser.parse_args(arguments)
+    found = [measured(seeds, asked.rounds) for seeds in (1, 4, 10, 32)]
+    for row in found:
+        print(
+            f"{row['seeds']:3d} SAEs, ms per SAE and step: one by one {row['one_by_one_ms']:.2f}, stacked "
+            f"{row['stacked_ms']:.2f}, stacked on {row['threads']} threads "
+            f"{row['stacked_on_all_threads_ms']:.2f}; stacking is {row['stacked_speedup']:.2f} times as fast"
+        )
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with written(asked.out / "stacked.json") as path:
+        path.write_text(json.dumps({"schema": 1, "rows": found}, indent=2) + "\n")
+    print(f"Results: {asked.out / 'stacked.json'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
