@@ -1,13 +1,10 @@
 """`osae compare`, `order`, `stitch`, `convert` and `inspect`: for SAEs of any library."""
 
 import argparse
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osae.cli.terminal import Progress, counting
+from osae.cli.terminal import Progress, asked_now, check_writable, console, counting, write_json
 
 if TYPE_CHECKING:
     from osae.data.shards import Shards
@@ -55,7 +52,7 @@ def compare(asked: argparse.Namespace) -> int:
     from osae.comparison import compare as compared
 
     for path in (asked.json, asked.html, asked.csv):
-        _check_writable(path)
+        check_writable(path)
     with Progress("osae compare") as progress:
         result = compared(
             [_load(path, asked.orientation) for path in asked.saes],
@@ -67,7 +64,7 @@ def compare(asked: argparse.Namespace) -> int:
             chance_draws=asked.chance_draws,
             progress=progress,
         )
-    result["provenance"] |= _asked_now(asked)
+    result["provenance"] |= asked_now(asked)
     _print_comparison(result)
     _write_comparison(result, asked)
     return 0
@@ -76,16 +73,16 @@ def compare(asked: argparse.Namespace) -> int:
 def _print_comparison(result: dict[str, Any]) -> None:
     from osae.report.comparison import notes, rich_comparison
 
-    console = _console()
+    screen = console()
     for table in rich_comparison(result):
-        console.print(table)
+        screen.print(table)
     for note in notes(result):
-        console.print(f"- {note}", markup=False, highlight=False)
+        screen.print(f"- {note}", markup=False, highlight=False)
 
 
 def _write_comparison(result: dict[str, Any], asked: argparse.Namespace) -> None:
     if asked.json:
-        _write_json(result, asked.json)
+        write_json(result, asked.json)
     if asked.csv:
         from osae.report.comparison import write_comparison_csv
 
@@ -122,7 +119,7 @@ def order(asked: argparse.Namespace) -> int:
     by = "gain" if asked.by == "greedy" else asked.by
     with Progress("osae order") as progress:
         found = ordered(loaded, shards, by=by, progress=progress)
-    found.sae.save(asked.out, provenance=found.provenance | _asked_now(asked))
+    found.sae.save(asked.out, provenance=found.provenance | asked_now(asked))
     before = found.order.sort().values
     moved, alike = int((found.order != before).sum()), rank_correlation(before, found.order)
     print(f"{moved} of {loaded.units} units moved; rank correlation of old and new places {alike:.3f}")
@@ -141,15 +138,15 @@ def stitch(asked: argparse.Namespace) -> int:
     from osae.report.comparison import rich_stitching
     from osae.roles import stitch as stitched
 
-    _check_writable(asked.json)
+    check_writable(asked.json)
     small, large, shards = _load(asked.small), _load(asked.large), _shards(asked.activations)
     with Progress("osae stitch") as progress:
         result = stitched(small, large, shards, progress=progress)
-    result["provenance"] |= _asked_now(asked)
+    result["provenance"] |= asked_now(asked)
     for table in rich_stitching(result):
-        _console().print(table)
+        console().print(table)
     if asked.json:
-        _write_json(result, asked.json)
+        write_json(result, asked.json)
         print(asked.json)
     return 0
 
@@ -240,32 +237,3 @@ def _shards(path: Path | str) -> "Shards":
     from osae.data.shards import Shards
 
     return Shards(path)
-
-
-def _check_writable(path: Path | None) -> None:
-    """Nothing; a `ValueError` before the work is done rather than after it."""
-    if path is not None and not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}, make it first.")
-
-
-def _asked_now(asked: argparse.Namespace) -> dict[str, str]:
-    """The command and the time, for the provenance."""
-    from datetime import UTC, datetime
-
-    return {
-        "command": shlex.join(["osae", *asked.words]),
-        "date": datetime.now(UTC).isoformat("T", "seconds"),
-    }
-
-
-def _write_json(result: dict[str, Any], path: Path) -> None:
-    from osae.files import written
-
-    with written(path) as part:
-        part.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 110)

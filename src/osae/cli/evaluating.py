@@ -4,16 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from osae.cli.comparing import (
-    SAE_HELP,
-    SHARDS_HELP,
-    _asked_now,
-    _check_writable,
-    _console,
-    _write_json,
-    prefix_lengths,
-)
-from osae.cli.terminal import Progress, count
+from osae.cli.comparing import SAE_HELP, SHARDS_HELP, prefix_lengths
+from osae.cli.terminal import Progress, asked_now, check_writable, console, count, write_json
 
 
 def configure(sub: argparse.ArgumentParser) -> None:
@@ -51,7 +43,7 @@ def run(asked: argparse.Namespace) -> int:
     from osae.evaluation import evaluate
 
     for path in (asked.json, asked.csv, asked.html):
-        _check_writable(path)
+        check_writable(path)
     with Progress("osae evaluate") as progress:
         result = evaluate(
             asked.saes,
@@ -62,7 +54,7 @@ def run(asked: argparse.Namespace) -> int:
             tokens=asked.tokens,
             progress=progress,
         )
-    result["provenance"] |= _asked_now(asked)
+    result["provenance"] |= asked_now(asked)
     _print(result)
     _write(result, asked)
     return 0
@@ -71,16 +63,16 @@ def run(asked: argparse.Namespace) -> int:
 def _print(result: dict[str, Any]) -> None:
     from osae.report.evaluation import notes, rich_evaluation
 
-    console = _console()
+    screen = console()
     for table in rich_evaluation(result):
-        console.print(table)
+        screen.print(table)
     for note in notes(result):
-        console.print(f"- {note}", markup=False, highlight=False)
+        screen.print(f"- {note}", markup=False, highlight=False)
 
 
 def _write(result: dict[str, Any], asked: argparse.Namespace) -> None:
     if asked.json:
-        _write_json(result, asked.json)
+        write_json(result, asked.json)
     if asked.csv:
         from osae.report.evaluation import write_evaluation_csv
 

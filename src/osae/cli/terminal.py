@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import shlex
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -91,3 +93,32 @@ def world(asked: argparse.Namespace) -> dict[str, Any]:
     """The fields of the world that the options choose."""
     fields = {name: name for name in ("width", "units", "active", "zipf", "samples")} | {"world_seed": "seed"}
     return {field: getattr(asked, name) for name, field in fields.items() if getattr(asked, name) is not None}
+
+
+def check_writable(path: Path | None) -> None:
+    """Nothing; a `ValueError` before the work is done rather than after it."""
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}, make it first.")
+
+
+def asked_now(asked: argparse.Namespace) -> dict[str, str]:
+    """The command and the time, for the provenance."""
+    from datetime import UTC, datetime
+
+    return {
+        "command": shlex.join(["osae", *asked.words]),
+        "date": datetime.now(UTC).isoformat("T", "seconds"),
+    }
+
+
+def write_json(result: dict[str, Any], path: Path) -> None:
+    from osae.files import written
+
+    with written(path) as part:
+        part.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 110)
