@@ -85,20 +85,23 @@ def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Pr
 
 def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str, Any]:
     """Activations of two texts, harvested where they are not there already."""
-    from osae.data.harvest import Harvest, harvest
+    from osae.data.harvest import Harvest, harvest, opened_model
+    from osae.data.shards import is_shards
     from osae.experiments.lm import Text
 
     if asked.data:
         paths = {name: Path(path) for name, path in map(_named, asked.data)}
         return {name: Text(path, path.with_name(f"{path.name}-held-out")) for name, path in paths.items()}
     model, layer, texts = _model(asked)
-    found = {}
+    found, lm = {}, None
     for name, text in texts.items():
         folders = {part: asked.out / "activations" / f"{name}-{part}" for part in ("train", "held-out")}
         for part, folder in folders.items():
             wanted = rows if part == "train" else max(1, rows // HELD_OUT_SHARE)
             spec = Harvest(model, _part(text, part), wanted, layer=layer, context=asked.context)
-            harvest(spec, folder, device=asked.device, progress=progress)
+            if lm is None and not is_shards(folder):
+                lm = opened_model(spec, asked.device)
+            harvest(spec, folder, device=asked.device, progress=progress, lm=lm)
         found[name] = Text(folders["train"], folders["held-out"])
     return found
 

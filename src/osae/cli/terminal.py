@@ -60,7 +60,7 @@ def counting(text: str) -> int:
 def count(text: str) -> int:
     """A whole number of at least 1, also written like 2e6."""
     number = float(text)
-    if number < 1 or number != int(number):
+    if not number.is_integer() or number < 1:
         raise argparse.ArgumentTypeError(f"{text}: give a whole number of at least 1, such as 2e6")
     return int(number)
 

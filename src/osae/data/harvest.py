@@ -218,15 +218,19 @@ def harvest(
     device: str = "auto",
     batch_tokens: int = 4096,
     progress: Progress | None = None,
+    lm: LanguageModel | None = None,
 ) -> tuple[Shards, float]:
-    """The shards in the folder, begun or gone on with; and the share of the time that the model took."""
+    """The shards in the folder, begun or gone on with; and the share of the time that the model took.
+
+    Give `lm`, the model of this very harvest, if it is open already.
+    """
     plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
     _refuse_others(folder, plan)
     if (whole := _whole(folder)) is not None:
         return whole, 1.0
-    lm = opened_model(spec, device)
+    lm = lm or opened_model(spec, device)
     if not (folder / CONTEXTS).exists():
         _begin(folder, plan, contexts_of(spec, lm, progress))
     contexts = Contexts(**load_arrays(folder / CONTEXTS))

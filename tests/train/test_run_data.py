@@ -1,0 +1,177 @@
+"""Runs on activations: from disk and straight from a model, killed and resumed, logged where asked."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from osae import SAE, metrics
+from osae.cli import main
+from osae.data.shards import Shards, write_shards
+from osae.data.worlds import SparseWorld
+from osae.train import run
+from osae.train.logs import logs_to
+from tests.data.tiny import documents, saved_model, saved_text
+
+SIZES = ["--units", "24", "--k", "3", "--batch", "100", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("acts") / "acts"
+    write_shards(folder, [SparseWorld(16, 24, 3, samples=6000).draw().x + 5], rows_per_shard=1000)
+    return folder
+
+
+def weights(folder, names):
+    return {name: SAE.load(folder / name).state_dict() for name in names}
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    for name, tensors in a.items():
+        for key, tensor in tensors.items():
+            assert torch.equal(tensor, b[name][key]), (name, key)
+
+
+def test_several_recipes_and_seeds_on_one_stream_from_disk(shards, tmp_path):
+    words = ["train", "osae,topk", "--data", str(shards), *SIZES, "--tokens", "2e4", "--seeds", "0,1"]
+    assert main([*words, "--snapshots", "1e4", "--out", str(tmp_path / "run")]) == 0
+    names = [f"{name}-seed{seed}" for name in ("osae", "topk") for seed in (0, 1)]
+    x = Shards(shards).read(0, 6000)
+    for name in names:
+        sae = SAE.load(tmp_path / "run" / name)
+        explained = metrics.explained_variance(x, sae(x).reconstruction.detach())
+        assert explained > 0.5  # raw activations in: scale and mean are folded into what is saved
+        for samples in ("0", "10000"):
+            assert (tmp_path / "run" / "snapshots" / samples / name / "sae.json").exists()
+    about = json.loads((tmp_path / "run" / "osae-seed0" / "sae.json").read_text())["provenance"]
+    assert about["source"]["sha256"] == Shards(shards).provenance()["sha256"]
+
+
+def test_held_atoms_are_the_leading_principal_directions(shards, tmp_path):
+    words = ["train", "osae", "--data", str(shards), *SIZES, "--units", "32", "--tokens", "6e3"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    first, last = (SAE.load(tmp_path / "run" / where) for where in ("snapshots/0/osae-seed0", "osae-seed0"))
+    assert torch.equal(first.decoder[:2], last.decoder[:2])
+    x = Shards(shards).read(0, 6000)
+    leading = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[0]
+    assert abs(float(last.decoder[0] @ leading)) > 0.999
+    torch.testing.assert_close(last.decoder[0], -last.decoder[1])
+
+
+def test_other_activations_at_the_same_path_are_refused(tmp_path, capsys):
+    x = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
+    write_shards(tmp_path / "acts", [x])
+    words = ["train", "topk", "--data", str(tmp_path / "acts"), *SIZES, "--tokens", "400"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    for file in (tmp_path / "acts").iterdir():
+        file.unlink()
+    write_shards(tmp_path / "acts", [x + 1])
+    assert main(["resume", str(tmp_path / "run")]) == 2
+    assert "other activations than this run began with" in capsys.readouterr().err
+
+
+def test_training_straight_from_a_model_comes_out_the_same_every_time(tmp_path):
+    model = saved_model(tmp_path / "model")
+    text = saved_text(tmp_path / "text.jsonl", documents(120, seed=3))
+    words = [
+        "--model",
+        str(model),
+        "--layer",
+        "2",
+        "--text",
+        str(text),
+        "--context",
+        "16",
+        "--tokens",
+        "1200",
+    ]
+    live = ["train", "topk", "--live", *words, *SIZES, "--out", str(tmp_path / "live")]
+    assert main(live) == 0
+    trained = SAE.load(tmp_path / "live" / "topk-seed0")
+    assert trained.config.width == 16
+    again = [*live[:-1], str(tmp_path / "again")]
+    assert main(again) == 0
+    assert torch.equal(trained.decoder, SAE.load(tmp_path / "again" / "topk-seed0").decoder)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(24, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tmp_path):
+    words = ["osae,topk", "--data", str(shards), *SIZES, "--tokens", "6e4", "--checkpoint-seconds", "0.02"]
+    names = ["osae-seed0", "topk-seed0"]
+    assert main(["train", *words, "--out", str(tmp_path / "calm")]) == 0
+    out, draw, killed = tmp_path / "killed", random.Random(kills), 0
+    begin, go_on = ["train", *words, "--out", str(out)], ["resume", str(out), "--device", "cpu"]
+    while killed < kills:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "osae.cli", *(go_on if (out / "run.json").exists() else begin)],
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        limit = time.monotonic() + 60
+        while not (out / "checkpoint.safetensors").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 2.0))
+        if process.poll() is not None:
+            break  # it was done before it could be killed: once is enough to see that it ends
+        process.kill()
+        process.wait()
+        killed += 1
+    assert killed >= min(kills, 3)
+    assert main(go_on) == 0
+    assert_same(weights(tmp_path / "calm", names), weights(out, names))
+
+
+def test_tensorboard_gets_every_line(shards, tmp_path):
+    pytest.importorskip("tensorboard")
+    with logs_to(["tensorboard"], tmp_path) as (log,):
+        log({"name": "a", "step": 1, "samples": 10, "total": 2.0})
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_service_that_is_not_installed_is_named(tmp_path):
+    with pytest.raises(ValueError, match="pip install trackio"), logs_to(["trackio"], tmp_path):
+        pass
+
+
+def test_every_line_also_goes_to_the_logs(shards, tmp_path):
+    words = [
+        "train",
+        "topk",
+        "--data",
+        str(shards),
+        *SIZES,
+        "--tokens",
+        "1e3",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(words) == 0
+    seen = []
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    run.go(tmp_path / "run", logs=[seen.append])
+    written = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert written == seen
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "ACTS"], "units=None, k=None"),
+        (["--data", "nowhere", *SIZES], "there is no such file or folder"),
+        (["--live", *SIZES], "--live needs --model"),
+        (["--setting", "gpt-5"], "no setting 'gpt-5'"),
+        (["--tokens", "5"], "a world has samples, not tokens"),
+    ],
+)
+def test_requests_that_cannot_be_met_say_why(words, message, shards, tmp_path, capsys):
+    words = [str(shards) if word == "ACTS" else word for word in words]
+    assert main(["train", "topk", *words, "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err
