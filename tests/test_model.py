@@ -140,6 +140,23 @@ def test_batch_topk_keeps_the_largest_of_the_whole_batch(batch, k, seed, alike):
     torch.testing.assert_close(found, torch.where(found > 0, pre, 0))
 
 
+@pytest.mark.parametrize("sparsifier", [TopK(3), BatchTopK(3)], ids=str)
+def test_the_decoder_bias_gets_the_same_gradient_by_either_way(sparsifier):
+    """Through the rows where x wants a gradient as well, through the encoder's bias where it does not."""
+    source = torch.Generator().manual_seed(0)
+    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier), generator=source).double()
+    x = torch.randn(7, WIDTH, generator=source, dtype=torch.float64)
+    found = []
+    for wanted in (True, False):
+        sae.zero_grad()
+        code = sae.encode(x.clone().requires_grad_(wanted), k=3)
+        (code.values * code.units.sin()).sum().backward()
+        found.append({name: p.grad.clone() for name, p in sae.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys() == {"encoder", "encoder_bias", "decoder_bias"}
+    for name, grad in found[0].items():
+        torch.testing.assert_close(found[1][name], grad)
+
+
 def test_jump_gradients_are_those_of_the_smoothed_step():
     """Inside its window the threshold's gradient is -threshold/width for `jump`, -1/width for `active`."""
     pre = torch.tensor([[0.30, 0.34, 0.90]], requires_grad=True)

@@ -136,37 +136,49 @@ class SAE(nn.Module):
 
     def encode(self, x: Float[Tensor, "*batch d"], *, k: int | None = None) -> Code:
         """The code of each row. `k` selects as in training, with that many units; None as at inference."""
-        rows = x.reshape(-1, x.shape[-1]) - self.decoder_bias
-        code = self._sparse(rows, k)
+        code = self._sparse(x.reshape(-1, x.shape[-1]), k)
         return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
 
-    def _sparse(self, rows: Float[Tensor, "B d"], k: int | None) -> Code:
+    def _sparse(self, x: Float[Tensor, "B d"], k: int | None) -> Code:
         match self.config.sparsifier:
             case TopK(target):
-                return Code(*kernels.topk_encode(rows, self.encoder, self.encoder_bias, k or target))
+                return Code(*self._topk(x, k or target))
             case BatchTopK() if k is not None:
-                return self._largest_in_batch(rows, k)
+                return self._largest_in_batch(x, k)
             case BatchTopK():
-                pre = self.pre_activations(rows)
+                pre = self.pre_activations(x - self.decoder_bias)
                 return padded(pre * (pre > self.threshold.clamp(min=0)))
             case ReLU():
-                return padded(self.pre_activations(rows).relu())
+                return padded(self.pre_activations(x - self.decoder_bias).relu())
             case JumpReLU(_, bandwidth):
-                return padded(jump(self.pre_activations(rows), self.threshold.clamp(min=0), bandwidth))
+                pre = self.pre_activations(x - self.decoder_bias)
+                return padded(jump(pre, self.threshold.clamp(min=0), bandwidth))
             case Linear():
-                return every_unit(self.pre_activations(rows))
+                return every_unit(self.pre_activations(x - self.decoder_bias))
             case _:
                 assert_never(self.config.sparsifier)
 
-    def _largest_in_batch(self, rows: Float[Tensor, "B d"], k: int) -> Code:
+    def _topk(self, x: Float[Tensor, "B d"], k: int) -> tuple[Tensor, Tensor]:
+        """The k largest positive pre-activations of each row, and their units.
+
+        Where x itself wants no gradient, b gets its own by way of c, which a shift of b moves by -E b: that
+        takes a sum over K units in place of one over B rows.
+        """
+        rows, bias = x - self.decoder_bias, self.encoder_bias
+        if rows.requires_grad and not x.requires_grad:
+            moved = self.decoder_bias - self.decoder_bias.detach()  # zero, with a gradient
+            rows, bias = rows.detach(), bias - self.encoder.detach() @ moved
+        return kernels.topk_encode(rows, self.encoder, bias, k)
+
+    def _largest_in_batch(self, x: Float[Tensor, "B d"], k: int) -> Code:
         """The B*k largest positive pre-activations of the batch.
 
         They are sought among the largest of each row, more of them if a row might hold further ones.
         """
         room = min(self.config.units, 4 * k)
         while True:
-            values, units = kernels.topk_encode(rows, self.encoder, self.encoder_bias, room)
-            least = least_of_largest(values, k * len(rows))
+            values, units = self._topk(x, room)
+            least = least_of_largest(values, k * len(x))
             kept = values >= least
             if room == self.config.units or not bool(kept.all(-1).any()):
                 return Code(values * kept, units)
