@@ -179,7 +179,7 @@ class SAE(nn.Module):
         while True:
             values, units = self._topk(x, room)
             least = least_of_largest(values, k * len(x))
-            kept = values >= least
+            kept = (values >= least) & (values > 0)  # a row with padding holds no further ones
             if room == self.config.units or not bool(kept.all(-1).any()):
                 return Code(values * kept, units)
             room = min(self.config.units, 2 * room)

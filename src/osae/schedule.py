@@ -83,9 +83,9 @@ def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
     first, last, most = round(spec.burn_in * steps), round(spec.until * steps), round(spec.part * units)
 
     def at(step: int) -> int:
-        if step >= last:
-            return most
-        return max(0, most * (step - first) // (last - first))
+        if step < first:
+            return 0
+        return most if step >= last else most * (step - first) // (last - first)
 
     return at
 

@@ -5,7 +5,7 @@ The paper's are `pythia-70m` and `gemma-2-2b`: 4,096 units, k = 80, 5 groups of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from osae.data.harvest import Harvest
 from osae.data.text import HubText, Text
@@ -28,8 +28,11 @@ class Setting:
     context: int = 128
 
     def harvest(self, text: str) -> Harvest:
-        """The activations of one of the texts, up to the tokens of the training."""
-        return Harvest(self.model, self.texts[text], self.tokens, layer=self.layer, context=self.context)
+        """The activations of one of the texts, its held-out part left out, as many as the training sees."""
+        if text not in self.texts:
+            raise ValueError(f"no text {text!r} in this setting: there are {', '.join(self.texts)}.")
+        part = replace(self.texts[text], part="train")
+        return Harvest(self.model, part, self.tokens, layer=self.layer, context=self.context)
 
     def task(self, batch: int = 2048) -> Task:
         """What a recipe is asked to fit."""

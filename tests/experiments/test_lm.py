@@ -5,11 +5,16 @@ import json
 
 import pytest
 
+from osae import SAE
 from osae.cli import main
+from osae.config import altered
 from osae.data.shards import write_shards
 from osae.data.worlds import SparseWorld
 from osae.experiments import lm_claims
 from osae.experiments.lm import METHODS, LMOptions, Text, lm
+from osae.experiments.trained import Job, all_trained
+from osae.metrics import chance_level
+from osae.recipes import recipe
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,14 @@ def test_sorting_changes_the_order_and_nothing_else(done):
             rows["topk-sorted"]["stability_24"]["mean"]
         )
         assert rows["topk"]["mse"]["mean"] == pytest.approx(rows["topk-sorted"]["mse"]["mean"], rel=1e-4)
+        assert rows["topk"]["orderedness_24"]["mean"] != rows["topk-sorted"]["orderedness_24"]["mean"]
+
+
+def test_every_length_has_its_own_chance_level(done):
+    results, options = done
+    for section in results["sections"]:
+        for length in options.lengths:
+            assert section["chance"][f"stability_{length}"] == chance_level(length, length, 16).stability
 
 
 def test_every_method_has_the_same_trials_and_takes_the_best(done):
@@ -71,6 +84,11 @@ def test_every_method_has_the_same_trials_and_takes_the_best(done):
 def test_the_same_seed_from_noise_begins_alike_on_both_texts(done):
     """At the start both have the very same atoms; and time goes from there to the final agreement."""
     results, options = done
+    one, other = (
+        SAE.load(options.out / "saes" / "noise" / text / "topk-seed0" / "snapshots" / "0")
+        for text in ("one", "other")
+    )
+    assert one.decoder.equal(other.decoder)
     moments = results["over_time"]["topk, one, noise"]
     assert moments[0]["tokens"] == 0
     assert moments[-1]["tokens"] == options.tokens
@@ -85,7 +103,7 @@ def test_the_same_seed_from_noise_begins_alike_on_both_texts(done):
 
 
 def test_stitched_shares_sum_to_one(done):
-    results, _ = done
+    results, options = done
     assert [row["method"] for row in results["stitching"]] == [
         "batchtopk",
         "matryoshka-random",
@@ -94,6 +112,10 @@ def test_stitched_shares_sum_to_one(done):
     ]
     for row in results["stitching"]:
         assert row["novel"] + row["reconstruction"] + row["unchanged"] == pytest.approx(1)
+    with open(options.out / "stitching.csv") as file:
+        assert [float(row["novel"]) for row in csv.DictReader(file)] == [
+            row["novel"] for row in results["stitching"]
+        ]
 
 
 def test_every_figure_has_its_numbers_beside_it(done):
@@ -128,6 +150,53 @@ def test_claims_follow_from_the_curves():
     found = [c["verdict"] for c in lm_claims.claims({**results, "curves": behind}, units=128, groups=3)]
     assert found[2] == found[3] == "holds in part"
     assert found[4] == "cannot be tested here"
+    alone = {"a, data": place(osae=0.9, osae_paper=0.7)}  # nothing is said of rivals that are not there
+    found = [c["verdict"] for c in lm_claims.claims({**results, "curves": alone}, units=128, groups=3)]
+    assert found[2] == found[3] == "cannot be tested here"
+
+
+def test_one_text_and_one_method_are_enough(texts, tmp_path):
+    options = LMOptions(
+        tmp_path, {"one": texts["one"]}, units=12, k=2, tokens=2000, seeds=2, methods=("batchtopk",),
+        batch=500, groups=3, rates=(1e-2,), stitch=0, jobs=1,
+    )  # fmt: skip
+    results = lm(options, lambda done, total, text: None)
+    assert not results["crossed"]
+    assert not results["stitching"]
+    assert {claim["verdict"] for claim in results["claims"]} == {"cannot be tested here"}
+    assert [moment["tokens"] for moment in results["over_time"]["batchtopk, one, data"]] == [
+        0,
+        500,
+        1000,
+        2000,
+    ]
+
+
+def test_what_another_training_has_begun_to_write_over_is_trained_again(done, texts, tmp_path, monkeypatch):
+    """Snapshots of one recipe are never taken for those of another that was asked for before and after."""
+    _, options = done
+    task = options.task(tokens=1000)
+    before, between = (
+        Job(altered(recipe("topk", task), {"lr.peak": rate}), 0, options.source("one"), (0, 500))
+        for rate in (1e-2, 3e-3)
+    )
+    (first,) = all_trained([before], tmp_path, workers=1)
+    kept = SAE.load(before.snapshot(tmp_path, 500)).decoder
+
+    def killed(self, folder, *, provenance=None):
+        if provenance is not None:
+            raise InterruptedError
+        return save(self, folder)
+
+    save = SAE.save
+    with monkeypatch.context() as patch:
+        patch.setattr(SAE, "save", killed)
+        with pytest.raises(InterruptedError):
+            list(all_trained([between], tmp_path, workers=1))
+    assert not SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
+    (again,) = all_trained([before], tmp_path, workers=1)
+    assert again.sae.decoder.equal(first.sae.decoder)
+    assert SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
 
 
 def test_command_goes_on_from_what_is_there_and_writes_the_page(texts, tmp_path, capsys):
@@ -149,8 +218,14 @@ def test_command_goes_on_from_what_is_there_and_writes_the_page(texts, tmp_path,
         (["--data", "one"], "write NAME="),
         (["--setting", "gpt-5"], "no setting 'gpt-5'"),
         (["--starts", "luck"], "no start 'luck'"),
+        (["--first-text-only", "luck"], "no start 'luck'"),
+        (["--seeds", "1"], "needs at least 2"),
+        (["--methods", "topk,topk"], "name each once"),
+        (["--data", "a=ONE", "--data", "a=ONE"], "two texts are called 'a'"),
+        (["--data", "a=ONE-held-out"], "no such file or folder"),
     ],
 )
-def test_bad_requests_are_refused(words, message, tmp_path, capsys):
+def test_bad_requests_are_refused(words, message, texts, tmp_path, capsys):
+    words = [word.replace("ONE", str(texts["one"].train)) for word in words]
     assert main(["reproduce", "lm", "--out", str(tmp_path), *words]) == 2
     assert message in capsys.readouterr().err

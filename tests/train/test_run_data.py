@@ -61,8 +61,14 @@ def test_held_atoms_are_the_leading_principal_directions(shards, tmp_path):
     assert torch.equal(first.decoder[:2], last.decoder[:2])
     x = Shards(shards).read(0, 6000)
     leading = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[0]
-    assert abs(float(last.decoder[0] @ leading)) > 0.999
+    assert abs(float(last.decoder[0].detach() @ leading)) > 0.999
     torch.testing.assert_close(last.decoder[0], -last.decoder[1])
+
+
+def test_epochs_count_passes_over_the_data_in_any_setting(shards, tmp_path):
+    words = ["train", "topk", "--setting", "pythia-70m", "--data", str(shards), *SIZES, "--epochs", "0.5"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert run.read(tmp_path / "run").recipes[0].samples == 3000
 
 
 def test_other_activations_at_the_same_path_are_refused(tmp_path, capsys):
@@ -101,6 +107,15 @@ def test_training_straight_from_a_model_comes_out_the_same_every_time(tmp_path):
     assert torch.equal(trained.decoder, SAE.load(tmp_path / "again" / "topk-seed0").decoder)
 
 
+def _wait_for_a_checkpoint(path, process):
+    def written():
+        return path.stat().st_mtime_ns if path.exists() else 0
+
+    before, limit = written(), time.monotonic() + 60
+    while written() == before and process.poll() is None and time.monotonic() < limit:
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("kills", [6, pytest.param(24, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tmp_path):
     words = ["osae,topk", "--data", str(shards), *SIZES, "--tokens", "6e4", "--checkpoint-seconds", "0.02"]
@@ -115,10 +130,11 @@ def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tm
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        limit = time.monotonic() + 60
-        while not (out / "checkpoint.safetensors").exists() and time.monotonic() < limit:
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 2.0))
+        if killed % 2 == 0:  # in the middle of training: after a checkpoint of its own
+            _wait_for_a_checkpoint(out / "checkpoint.safetensors", process)
+            time.sleep(draw.uniform(0, 0.1))
+        else:
+            time.sleep(draw.uniform(0, 3.0))
         if process.poll() is not None:
             break  # it was done before it could be killed: once is enough to see that it ends
         process.kill()
@@ -132,8 +148,18 @@ def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tm
 def test_tensorboard_gets_every_line(shards, tmp_path):
     pytest.importorskip("tensorboard")
     with logs_to(["tensorboard"], tmp_path) as (log,):
-        log({"name": "a", "step": 1, "samples": 10, "total": 2.0})
-    assert list((tmp_path / "tensorboard").iterdir())
+        for samples in (10, 20):
+            log({"name": "a", "step": samples // 10, "samples": samples, "total": 2.0})
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in board.Scalars("a/total")] == [(10, 2.0), (20, 2.0)]
+
+
+def test_what_fails_while_it_is_logged_is_not_blamed_on_the_log(tmp_path):
+    pytest.importorskip("tensorboard")
+    with pytest.raises(ImportError, match="no triton"), logs_to(["tensorboard"], tmp_path):
+        raise ImportError("no triton")
 
 
 def test_a_service_that_is_not_installed_is_named(tmp_path):
@@ -168,6 +194,10 @@ def test_every_line_also_goes_to_the_logs(shards, tmp_path):
         (["--data", "nowhere", *SIZES], "there is no such file or folder"),
         (["--live", *SIZES], "--live needs --model"),
         (["--setting", "gpt-5"], "no setting 'gpt-5'"),
+        (["--setting", "pythia-70m", "--dataset", "c4"], "no text 'c4' in this setting"),
+        (["--setting", "pythia-70m", "--text", "mine.txt"], "--text is fixed by --setting"),
+        (["--data", "ACTS", *SIZES, "--epochs", "2", "--tokens", "5"], "--epochs 2 goes with --data"),
+        (["--data", "ACTS", *SIZES, "--batch", "7000"], "batch=7000 exceeds the 6000 rows"),
         (["--tokens", "5"], "a world has samples, not tokens"),
     ],
 )

@@ -1,6 +1,7 @@
 """`osae reproduce lm`: from text, or from activations, to every figure of the language-model part."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def configure(sub: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Progress) -> dict[str, Any]:
     """The results of the experiment that the options ask for."""
     from osae.data.lm import chosen_device
-    from osae.experiments.lm import METHODS, STARTS, LMOptions, lm
+    from osae.experiments.lm import METHODS, LMOptions, lm
     from osae.settings import setting
 
     known = setting(asked.setting or "smollm2-135m")
@@ -59,19 +60,16 @@ def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Pr
         else {"units": known.units, "k": known.k, "tokens": known.tokens, "rows": known.tokens}
     )
     tokens = asked.tokens or sizes["tokens"]
-    starts = tuple(asked.starts.split(","))
-    if unknown := [start for start in starts if start not in STARTS]:
-        raise ValueError(f"no start {unknown[0]!r}: there are {', '.join(STARTS)}.")
     rates = tuple(float(rate) for rate in asked.rates.split(",")) if asked.rates else (1e-3, 2e-3, 4e-3)
     options = LMOptions(
         asked.out,
-        _texts(asked, min(asked.rows or sizes["rows"], tokens), progress),
+        {},  # first see that the rest can be done: activations may take hours
         units=asked.units or sizes["units"],
         k=asked.k or sizes["k"],
         tokens=tokens,
         seeds=asked.seeds or sizes.get("seeds", known.seeds),
         methods=methods or METHODS,
-        starts=starts,
+        starts=tuple(asked.starts.split(",")),
         first_text_only=tuple(filter(None, asked.first_text_only.split(","))),
         batch=512 if asked.quick else 2048,
         groups=known.groups,
@@ -80,7 +78,8 @@ def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Pr
         jobs=asked.jobs,
         device=chosen_device(asked.device),
     )
-    return lm(options, progress)
+    texts = _texts(asked, min(asked.rows or sizes["rows"], tokens), progress)
+    return lm(replace(options, texts=texts), progress)
 
 
 def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str, Any]:
@@ -89,8 +88,10 @@ def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str
     from osae.data.shards import is_shards
     from osae.experiments.lm import Text
 
+    if asked.data and (asked.model or asked.text):
+        raise ValueError("--data are activations already: leave out --model and --text.")
     if asked.data:
-        paths = {name: Path(path) for name, path in map(_named, asked.data)}
+        paths = {name: Path(path) for name, path in _named(asked.data).items()}
         return {name: Text(path, path.with_name(f"{path.name}-held-out")) for name, path in paths.items()}
     model, layer, texts = _model(asked)
     found, lm = {}, None
@@ -98,7 +99,7 @@ def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str
         folders = {part: asked.out / "activations" / f"{name}-{part}" for part in ("train", "held-out")}
         for part, folder in folders.items():
             wanted = rows if part == "train" else max(1, rows // HELD_OUT_SHARE)
-            spec = Harvest(model, _part(text, part), wanted, layer=layer, context=asked.context)
+            spec = Harvest(model, replace(text, part=part), wanted, layer=layer, context=asked.context)
             if lm is None and not is_shards(folder):
                 lm = opened_model(spec, asked.device)
             harvest(spec, folder, device=asked.device, progress=progress, lm=lm)
@@ -116,20 +117,20 @@ def _model(asked: argparse.Namespace) -> "tuple[str, int, dict[str, Text]]":
     packaged = packaged_model() if asked.setting is None and asked.model is None else None
     model = asked.model or packaged or known.model
     layer = asked.layer if asked.layer is not None else (5 if asked.quick and packaged else known.layer)
-    texts: dict[str, Text] = {name: TextFiles((files,)) for name, files in map(_named, asked.text)}
+    texts: dict[str, Text] = {name: TextFiles((files,)) for name, files in _named(asked.text).items()}
     if not texts and asked.quick:
         texts = packaged_texts(asked.out / "texts")
     return model, layer, texts or dict(known.texts)
 
 
-def _part(text: "Text", part: str) -> "Text":
-    from dataclasses import replace
-
-    return replace(text, part=part)
-
-
-def _named(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not equals or not name or not value:
-        raise ValueError(f"{given!r}: write NAME=..., such as wikipedia=texts/wikipedia.jsonl.xz.")
-    return name, value
+def _named(given: list[str]) -> dict[str, str]:
+    """What stands after each NAME=."""
+    found: dict[str, str] = {}
+    for words in given:
+        name, _, value = words.partition("=")
+        if not name.strip(".") or "/" in name or not value:
+            raise ValueError(f"{words!r}: write NAME=..., such as wikipedia=texts/wikipedia.jsonl.xz.")
+        if name in found:
+            raise ValueError(f"two texts are called {name!r}: give each a name of its own.")
+        found[name] = value
+    return found

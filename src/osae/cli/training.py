@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 from osae.cli.harvesting import add_harvest, harvest_spec
 from osae.cli.terminal import Progress, add_world, integers, json_value, positive, world
+from osae.train.logs import KINDS
 
 if TYPE_CHECKING:
     from osae.data.source import SourceSpec
     from osae.recipes import Task
 
-LOGS = ("tensorboard", "wandb", "trackio")
 EPILOG = """on what:
   by default      a synthetic world (options under "world")
   --data SHARDS   activations on disk, from `osae harvest`
   --live          activations straight from a language model (options under "activations of a language model")
   --setting NAME  the model, layer, data and sizes of a known setting: pythia-70m, gemma-2-2b (both as in the
                   paper), smollm2-135m. As RECIPE, such a name means osae-paper in that setting, live.
+                  --dataset then names one of its texts (by default the first).
 
 examples:
   osae train osae,topk --seeds 0,1,2 --out runs/mine --width 64 --units 128 --active 4
@@ -67,7 +68,7 @@ def _add_log(sub: argparse.ArgumentParser) -> None:
         "--log",
         action="append",
         default=[],
-        choices=LOGS,
+        choices=KINDS,
         help="also log to this service, if it is installed; log.jsonl is always written",
     )
 
@@ -121,16 +122,26 @@ def _activations(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
     units = asked.dictionary or asked.units or (known and known.units)
     k = asked.k or (known and known.k)
     tokens, batch = asked.tokens or (known and known.tokens), asked.batch or 2048
+    if asked.epochs and (asked.tokens or not asked.data):
+        raise ValueError(f"--epochs {asked.epochs:g} goes with --data and without --tokens: leave it out.")
     if asked.data:
         shards = Shards(asked.data)
+        if batch > shards.rows:
+            raise ValueError(f"batch={batch} exceeds the {shards.rows} rows of {asked.data}: ask for less.")
         source, width = OnDisk(str(asked.data), shards.provenance()["sha256"]), shards.width
-        tokens = tokens or int((asked.epochs or 1.0) * shards.rows)
+        if asked.epochs or not tokens:
+            tokens = int((asked.epochs or 1.0) * shards.rows)
     elif known is not None and asked.model is None:
+        if given := [
+            name for name in ("text", "layer", "module", "revision") if getattr(asked, name) is not None
+        ]:
+            raise ValueError(f"--{given[0]} is fixed by --setting {asked.setting}: give --model with it.")
         source = replace(
             known.harvest(asked.dataset or next(iter(known.texts))), tokens=tokens or known.tokens
         )
         width = known.width
     else:
+        asked.tokens = tokens
         for name in ("model", "tokens"):
             if getattr(asked, name) is None:
                 raise ValueError(f"--live needs --{name}, or give --setting.")

@@ -30,6 +30,7 @@ STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
 STARTS = {"data": FromData(), "noise": FromNoise()}
 SORTED = "topk-sorted"
 SORTING_ROWS, TEST_ROWS = 60_000, 60_000
+ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
 TUNING_SEED = 1000  # no table uses it
 MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0)  # shares of training at which SAEs are kept
 MEASURES = ("stability", "orderedness", "stability_of_full", "orderedness_of_full")
@@ -67,6 +68,20 @@ class LMOptions:
     jobs: int = 2
     device: str = "cpu"
 
+    def __post_init__(self):
+        if self.seeds < 2:
+            raise ValueError(f"seeds={self.seeds}: the agreement of seeds needs at least 2.")
+        for names in (self.methods, self.starts, self.rates):
+            if len(set(names)) < len(names):
+                raise ValueError(f"{', '.join(map(str, names))}: name each once.")
+        if unknown := [start for start in (*self.starts, *self.first_text_only) if start not in STARTS]:
+            raise ValueError(f"no start {unknown[0]!r}: there are {', '.join(STARTS)}.")
+        widths = {Shards(path).width for text in self.texts.values() for path in (text.train, text.held_out)}
+        if len(widths) > 1:
+            raise ValueError(
+                f"activations of widths {', '.join(map(str, sorted(widths)))}: take all from one model."
+            )
+
     @property
     def lengths(self) -> tuple[int, ...]:
         return metrics.default_prefixes(self.units)
@@ -101,8 +116,11 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
         progress(count, len(saes), f"measuring {text}, start from {start}")
         same = {name: _same(group, options) for name, group in groups.items()}
         curves[f"{text}, {start}"] = same
-        rows = [_row(name, group, same[name], options.texts[text].held_out) for name, group in groups.items()]
-        level = {"stability": chance["stability"]["mean"][-1], "orderedness": 0.0}
+        x = _first_rows(options.texts[text].held_out, TEST_ROWS)
+        rows = [_row(name, group, same[name], x) for name, group in groups.items()]
+        levels = chance["stability"]["mean"]
+        level = {"stability": levels[-1], "orderedness": 0.0}
+        level |= {f"stability_{length}": at for length, at in zip(options.lengths, levels, strict=True)}
         sections.append({"title": f"{text}, start from {start}", "rows": rows, "chance": level})
     crossed = dict(_crossed(saes, options))
     over_time, own_start = _over_time(options, rates)
@@ -131,30 +149,40 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
 # --- training ---------------------------------------------------------------------------------------
 
 
-def made(name: str, options: LMOptions, start: str, rate: float, *, units: int | None = None) -> Recipe:
+def made(
+    name: str,
+    options: LMOptions,
+    start: str,
+    rate: float,
+    *,
+    units: int | None = None,
+    tokens: int | None = None,
+) -> Recipe:
     """The named recipe from a kind of start, at a learning rate."""
-    changed = altered(recipe(name, options.task(units=units)), {"lr.peak": rate, "start": STARTS[start]})
+    task = options.task(units=units, tokens=tokens)
+    changed = altered(recipe(name, task), {"lr.peak": rate, "start": STARTS[start]})
     if start == "noise" and changed.sweep is not None:  # nothing to hold on to: sorted as it goes, instead
         changed = replace(changed, sweep=None, resort=Resort(30))
     return replace(changed, name=name if units is None else f"{name}-{units}")
 
 
 def _tuned(options: LMOptions, progress: Progress) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Every method's trials, one per learning rate, and the rate that explains most of the first text."""
+    """Every method's trials, one per learning rate, and the rate that explains most of the first text.
+
+    All trials are from the first kind of start.
+    """
     text = next(iter(options.texts))
     if len(options.rates) == 1:
         return [], dict.fromkeys(options.methods, options.rates[0])
     jobs, about = [], {}
     for name, rate in itertools.product(options.methods, options.rates):
-        tried = altered(
-            recipe(name, options.task(tokens=options.tuning_tokens)), {"lr.peak": rate, "start": FromData()}
+        tried = made(
+            name, options, options.starts[0], rate, tokens=min(options.tuning_tokens, options.tokens)
         )
         tried = replace(tried, name=f"{name}-{rate:g}")
         jobs.append(Job(tried, TUNING_SEED, options.source(text), device=options.device))
         about[tried.name] = (name, rate)
-    held_out = Shards(options.texts[text].held_out)
-    x = held_out.read(0, min(TEST_ROWS, held_out.rows))
-    trials = []
+    x, trials = _first_rows(options.texts[text].held_out, TEST_ROWS), []
     for count, done in enumerate(all_trained(jobs, options.out / "trials", workers=options.jobs), 1):
         name, rate = about[done.job.recipe.name]
         explained = _rebuilt(done.sae, x)["explained_variance"]
@@ -170,13 +198,14 @@ def _tuned(options: LMOptions, progress: Progress) -> tuple[list[dict[str, Any]]
 
 def _jobs(options: LMOptions, rates: Mapping[str, float]) -> Iterator[tuple[tuple[str, str], Job]]:
     """Each SAE to train, with the start and the text it belongs to."""
-    moments = tuple(int(share * options.tokens) // options.batch * options.batch for share in MOMENTS[:-1])
+    moments = [int(share * options.tokens) // options.batch * options.batch for share in MOMENTS[:-1]]
+    snapshots = tuple(dict.fromkeys(moments))  # a short training has fewer
     for start in options.starts:
         for text in list(options.texts)[: 1 if start in options.first_text_only else None]:
             source = options.source(text)
             for seed, name in itertools.product(range(options.seeds), options.methods):
                 chosen = made(name, options, start, rates[name])
-                yield (start, text), Job(chosen, seed, source, moments, options.device)
+                yield (start, text), Job(chosen, seed, source, snapshots, options.device)
 
 
 def _folder(options: LMOptions, start: str, text: str) -> Path:
@@ -203,9 +232,13 @@ def _trained(
 
 def _sorted(group: Group, train: Path) -> dict[int, SAE]:
     """The SAEs with their units in order of gain on the text they were trained on."""
-    shards = Shards(train)
-    x = shards.read(0, min(SORTING_ROWS, shards.rows))
+    x = _first_rows(train, SORTING_ROWS)
     return {seed: sae.reordered(gain_order(sae, x)) for seed, sae in group.items()}
+
+
+def _first_rows(path: Path, most: int) -> torch.Tensor:
+    shards = Shards(path)
+    return shards.read(0, min(most, shards.rows))
 
 
 # --- measuring --------------------------------------------------------------------------------------
@@ -270,9 +303,13 @@ def _crossed(
                     "method": name,
                     "start": start,
                     "other_seed": _curves(apart, options, _crossing),
-                    "same_seed": _curves(alike, options, lambda by: metrics.mean_interval(list(by.values()))),
+                    "same_seed": _curves(alike, options, _over_seeds),
                 },
             )
+
+
+def _over_seeds(numbers: Mapping[Any, float]) -> metrics.Interval:
+    return metrics.mean_interval(list(numbers.values()))
 
 
 def _crossing(numbers: Mapping[tuple[int, int], float]) -> metrics.Interval:
@@ -296,19 +333,13 @@ def _over_time(
             final = {job.seed: SAE.load(job.folder(root)).decoder.detach() for job in mine}
             pairs: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
             for samples in mine[0].snapshots:
-                kept = [SAE.load(job.snapshot(root, samples)).decoder.detach() for job in mine[:2]]
-                if len(kept) == 2:
-                    pairs[samples] = (kept[0], kept[1])
-                if samples == 0:
-                    begun = {j.seed: SAE.load(j.snapshot(root, 0)).decoder.detach() for j in mine}
-                    own = {seed: (begun[seed], final[seed]) for seed in final}
-                    own_start[f"{name}, {text}, {start}"] = _curves(
-                        _agreements(own, options),
-                        options,
-                        lambda by: metrics.mean_interval(list(by.values())),
-                    )
-            if len(final) > 1:
-                pairs[options.tokens] = (final[0], final[1])
+                one, other = (SAE.load(job.snapshot(root, samples)).decoder.detach() for job in mine[:2])
+                pairs[samples] = (one, other)
+            pairs[options.tokens] = (final[0], final[1])
+            own = {
+                job.seed: (SAE.load(job.snapshot(root, 0)).decoder.detach(), final[job.seed]) for job in mine
+            }
+            own_start[f"{name}, {text}, {start}"] = _curves(_agreements(own, options), options, _over_seeds)
             over_time[f"{name}, {text}, {start}"] = [
                 {"tokens": samples, "lengths": list(options.lengths)}
                 | {measure: [getattr(entry, measure) for entry in entries] for measure in MEASURES[:2]}
@@ -317,10 +348,8 @@ def _over_time(
     return over_time, own_start
 
 
-def _row(name: str, group: Group, same: Mapping[str, Curve], held_out: Path) -> dict[str, Any]:
+def _row(name: str, group: Group, same: Mapping[str, Curve], x: torch.Tensor) -> dict[str, Any]:
     """A method's line of the table: what it rebuilds of held-out text, and its seeds' agreement by prefix."""
-    shards = Shards(held_out)
-    x = shards.read(0, min(TEST_ROWS, shards.rows))
     single = [_rebuilt(sae, x) for sae in group.values()]
     row: dict[str, Any] = {"method": name, "paper": None}
     row |= {key: interval(metrics.mean_interval([one[key] for one in single])) for key in single[0]}
@@ -333,12 +362,16 @@ def _row(name: str, group: Group, same: Mapping[str, Curve], held_out: Path) -> 
 
 @torch.no_grad()
 def _rebuilt(sae: SAE, x: torch.Tensor) -> dict[str, float]:
-    rebuilt, code = sae(x)
+    sums = metrics.Reconstruction(sae.config.units)
+    for part in x.split(ROWS_AT_ONCE):
+        rebuilt, code = sae(part)
+        sums.update(part, rebuilt, *code)
+    found = sums.result()
     return {
-        "explained_variance": metrics.explained_variance(x, rebuilt),
-        "mse": metrics.mse(x, rebuilt),
-        "l0": metrics.l0(code.values),
-        "dead": metrics.dead_share(code.values, code.units, sae.config.units),
+        "explained_variance": found.explained_variance,
+        "mse": found.mse,
+        "l0": found.l0,
+        "dead": found.dead_share,
     }
 
 
@@ -365,14 +398,10 @@ def _stitching(
     if not options.stitch or not methods:
         return []
     start, text = options.starts[0], next(iter(options.texts))
-    units, root = options.stitch * options.units, options.out / "larger" / options.starts[0]
-    source, larger = (
-        options.source(text),
-        [made(name, options, start, rates[name], units=units) for name in methods],
-    )
-    jobs = [Job(one, options.seeds, source, device=options.device) for one in larger]
-    shards = Shards(options.texts[text].held_out)
-    x, found = shards.read(0, min(TEST_ROWS, shards.rows)), []
+    units, root, source = options.stitch * options.units, options.out / "larger" / start, options.source(text)
+    larger = [made(name, options, start, rates[name], units=units) for name in methods]
+    jobs = [Job(one, options.seeds, source, device=options.device) for one in larger]  # a seed of their own
+    x, found = _first_rows(options.texts[text].held_out, TEST_ROWS), []
     for count, done in enumerate(all_trained(jobs, root, workers=options.jobs), 1):
         name = done.job.recipe.name.removesuffix(f"-{units}")
         progress(count, len(jobs), f"trained {name} with {units} units")
@@ -385,7 +414,7 @@ def _stitching(
 @torch.no_grad()
 def _stitched(small: SAE, large: SAE, x: torch.Tensor) -> metrics.StitchingResult:
     stitching = metrics.Stitching(large.decoder)
-    for part in x.split(8192):
+    for part in x.split(ROWS_AT_ONCE):
         stitching.update(*large.encode(part), part - small(part).reconstruction)
     return stitching.result()
 

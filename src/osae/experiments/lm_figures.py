@@ -11,8 +11,10 @@ BOTH = ("stability", "orderedness")
 
 
 def draw(results: Mapping[str, Any], out: Path) -> list[dict[str, str]]:
-    """The files and captions of all figures."""
+    """The files and captions of all figures; the stitching table goes to a CSV of its own."""
     (out / "figures").mkdir(parents=True, exist_ok=True)
+    if results["stitching"]:
+        _write_csv(results["stitching"], out / "stitching.csv")
     return [
         *_same(results, out),
         *_crossed(results, out),

@@ -49,12 +49,12 @@ class Trained:
 
 def all_trained(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Trained]:
     """Each job's SAE as it gets done, in any order; one that lies in `root` already is not trained again."""
-    tasks = (joblib.delayed(_train_and_keep)(job, root) for job in jobs if _found(job, root) is None)
+    missing = [job for job in jobs if not _is_there(job, root)]
     for job in jobs:
-        if (found := _found(job, root)) is not None:
-            yield found
+        if job not in missing:
+            yield _read(job, root)
     pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
-    for job in pool(tasks):
+    for job in pool(joblib.delayed(_train_and_keep)(job, root) for job in missing):
         assert isinstance(job, Job)
         yield _read(job, root)
 
@@ -62,6 +62,8 @@ def all_trained(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Tr
 def _train_and_keep(job: Job, root: Path) -> Job:
     torch.set_num_threads(1)  # one training per core: threads inside a step would only wait for each other
     source = _opened(job.world)
+    # what another recipe left is no longer whole once its snapshots are written over
+    (job.folder(root) / "sae.json").unlink(missing_ok=True)
     started = time.perf_counter()
     member = Member(job.recipe, job.seed, source.block(0), device=job.device)
     due = {samples // job.recipe.batch: samples for samples in job.snapshots}
@@ -80,16 +82,15 @@ def _train_and_keep(job: Job, root: Path) -> Job:
 _opened = lru_cache(maxsize=1)(opened)
 
 
-def _found(job: Job, root: Path) -> Trained | None:
-    """The job's SAE if `root` holds it, trained by this very recipe on this very world."""
-    path = job.folder(root) / "sae.json"
-    if not path.exists() or not all(job.snapshot(root, samples).exists() for samples in job.snapshots):
-        return None
-    about = json.loads(path.read_text()).get("provenance", {})
+def _is_there(job: Job, root: Path) -> bool:
+    """Whether `root` holds the job's SAE with its snapshots, of this very recipe on this very world."""
+    folders = [job.folder(root), *(job.snapshot(root, samples) for samples in job.snapshots)]
+    if not all((folder / "sae.json").exists() for folder in folders):
+        return False
+    about = json.loads((folders[0] / "sae.json").read_text()).get("provenance", {})
     asked = {"recipe": to_json(job.recipe), "seed": job.seed, "source": to_json(job.world)}
     asked |= {"osae": __version__, "torch": torch.__version__}
-    same = all(about.get(key) == json.loads(json.dumps(value)) for key, value in asked.items())
-    return _read(job, root) if same else None
+    return all(about.get(key) == json.loads(json.dumps(value)) for key, value in asked.items())
 
 
 def _read(job: Job, root: Path) -> Trained:

@@ -26,6 +26,8 @@ from osae.kernels import loops
 
 COLUMNS = 256  # width of a block of the walks: wide enough to stream, narrow enough for two at d = 512
 SAMPLES = 512  # samples walked together: their residuals stay in the nearer caches
+LEAST_ROWS = 512  # of a product: with fewer it takes longer than it saves, however large the buffer
+MOST_BUFFER = 2**26  # pre-activations at once, whatever the rows: 256 MB in float32
 PIECES = 4  # per thread, of loops whose rows do not depend on each other: evens out a busy core
 BUFFER = 2**22  # pre-activations that exist at once: 16 MB in float32, so that they are selected from cache
 
@@ -110,7 +112,7 @@ class _TopK(torch.autograd.Function):
         count = len(encoder)
         shift = x.new_zeros(count) if bias is None else bias.contiguous()
         values, units = x.new_empty(len(x), k), x.new_empty(len(x), k, dtype=torch.int64)
-        step = max(1, min(len(x), BUFFER // count))
+        step = max(1, min(len(x), max(BUFFER // count, LEAST_ROWS), MOST_BUFFER // count))
         buffer = x.new_empty(step, count)
         for start in range(0, len(x), step):
             rows = x[start : start + step]
@@ -125,7 +127,8 @@ class _TopK(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream, _):
         x, encoder, values, units = ctx.saved_tensors
-        upstream = upstream.masked_fill(values == 0, 0)  # what gets no gradient, padding or not, is left out
+        # what gets no gradient, padding or not, is left out
+        upstream = upstream.contiguous().masked_fill(values == 0, 0)
         dx = _gathered(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
         dencoder, dbias = _scattered(upstream, upstream, units, x, len(encoder))
         return dx, dencoder, dbias if ctx.biased else None, None

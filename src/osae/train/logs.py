@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,18 @@ def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
     if kind not in KINDS:
         raise ValueError(f"no log {kind!r}: there are {', '.join(KINDS)}.")
     try:
-        if kind == "tensorboard":
-            from torch.utils.tensorboard import SummaryWriter
-
-            with SummaryWriter(str(folder / "tensorboard")) as board:
-
-                def draw(line: dict[str, Any]) -> None:
-                    for name, value in _numbers(line).items():
-                        board.add_scalar(name, value, line["samples"])
-
-                yield draw
-            return
-        if kind == "wandb":
-            import wandb as service  # pyright: ignore[reportMissingImports]
-        else:
-            import trackio as service  # pyright: ignore[reportMissingImports]
+        service = import_module("torch.utils.tensorboard" if kind == "tensorboard" else kind)
     except ImportError as error:
         raise ValueError(f"--log {kind} needs the package {kind}: pip install {kind}") from error
+    if kind == "tensorboard":
+        with service.SummaryWriter(str(folder / "tensorboard")) as board:
+
+            def draw(line: dict[str, Any]) -> None:
+                for name, value in _numbers(line).items():
+                    board.add_scalar(name, value, line["samples"])
+
+            yield draw
+        return
     service.init(project=project, name=folder.name)
     try:
         yield lambda line: service.log(_numbers(line) | {"samples": line["samples"]})
