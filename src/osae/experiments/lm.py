@@ -16,7 +16,7 @@ import torch
 from osae import metrics
 from osae.config import altered
 from osae.data.shards import Shards
-from osae.data.source import OnDisk
+from osae.data.source import OnDisk, opened
 from osae.experiments import lm_claims, lm_figures
 from osae.experiments.measure import gain_order, interval
 from osae.experiments.toy import Progress
@@ -29,7 +29,7 @@ METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-p
 STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
 STARTS = {"data": FromData(), "noise": FromNoise()}
 SORTED = "topk-sorted"
-SORTING_ROWS, TEST_ROWS = 60_000, 60_000
+TEST_ROWS = 60_000
 ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
 TUNING_SEED = 1000  # no table uses it
 MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0)  # shares of training at which SAEs are kept
@@ -116,7 +116,7 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
         progress(count, len(saes), f"measuring {text}, start from {start}")
         same = {name: _same(group, options) for name, group in groups.items()}
         curves[f"{text}, {start}"] = same
-        x = _first_rows(options.texts[text].held_out, TEST_ROWS)
+        x = _test_rows(options.texts[text])
         rows = [_row(name, group, same[name], x) for name, group in groups.items()]
         levels = chance["stability"]["mean"]
         level = {"stability": levels[-1], "orderedness": 0.0}
@@ -182,7 +182,7 @@ def _tuned(options: LMOptions, progress: Progress) -> tuple[list[dict[str, Any]]
         tried = replace(tried, name=f"{name}-{rate:g}")
         jobs.append(Job(tried, TUNING_SEED, options.source(text), device=options.device))
         about[tried.name] = (name, rate)
-    x, trials = _first_rows(options.texts[text].held_out, TEST_ROWS), []
+    x, trials = _tuning_rows(options.texts[text]), []
     for count, done in enumerate(all_trained(jobs, options.out / "trials", workers=options.jobs), 1):
         name, rate = about[done.job.recipe.name]
         explained = _rebuilt(done.sae, x)["explained_variance"]
@@ -231,14 +231,21 @@ def _trained(
 
 
 def _sorted(group: Group, train: Path) -> dict[int, SAE]:
-    """The SAEs with their units in order of gain on the text they were trained on."""
-    x = _first_rows(train, SORTING_ROWS)
+    """The SAEs with their units in order of gain, on as many rows as `osae` is sorted by at its end."""
+    x = opened(OnDisk(str(train))).block(0)
     return {seed: sae.reordered(gain_order(sae, x)) for seed, sae in group.items()}
 
 
-def _first_rows(path: Path, most: int) -> torch.Tensor:
-    shards = Shards(path)
-    return shards.read(0, min(most, shards.rows))
+def _tuning_rows(text: Text) -> torch.Tensor:
+    """The first half of the held-out rows: rates are chosen by them, and nothing else is measured on them."""
+    shards = Shards(text.held_out)
+    return shards.read(0, min(TEST_ROWS, max(1, shards.rows // 2)))
+
+
+def _test_rows(text: Text) -> torch.Tensor:
+    """The second half of the held-out rows."""
+    shards = Shards(text.held_out)
+    return shards.read(shards.rows // 2, min(shards.rows // 2 + TEST_ROWS, shards.rows))
 
 
 # --- measuring --------------------------------------------------------------------------------------
@@ -401,7 +408,7 @@ def _stitching(
     units, root, source = options.stitch * options.units, options.out / "larger" / start, options.source(text)
     larger = [made(name, options, start, rates[name], units=units) for name in methods]
     jobs = [Job(one, options.seeds, source, device=options.device) for one in larger]  # a seed of their own
-    x, found = _first_rows(options.texts[text].held_out, TEST_ROWS), []
+    x, found = _test_rows(options.texts[text]), []
     for count, done in enumerate(all_trained(jobs, root, workers=options.jobs), 1):
         name = done.job.recipe.name.removesuffix(f"-{units}")
         progress(count, len(jobs), f"trained {name} with {units} units")

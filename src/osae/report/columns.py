@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -109,6 +109,11 @@ DEFAULT = (
 
 def column(key: str) -> Column:
     """The column of a measure; one with a title made from the key if the measure is new here."""
+    if found := re.fullmatch(r"(stability|orderedness)_(\d+)", key):
+        whole = COLUMNS[found[1]]
+        return replace(
+            whole, key=key, title=f"{whole.title} {found[2]}", words=f"{whole.words} at {found[2]} units"
+        )
     words = re.sub(r"[_-]+", " ", key).strip()
     return COLUMNS.get(key) or Column(key, words.capitalize(), words, format="significant")
 

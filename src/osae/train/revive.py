@@ -43,7 +43,7 @@ def _resample(member: "Member", residual: Tensor, frozen: int, done: int) -> Non
     which = which[which >= frozen]
     if not len(which):
         return
-    error = residual.square().sum(-1).double()
+    error = residual.square().sum(-1).double().cpu()
     source = generator(member.seed, "resample", done)
     drawn = error.multinomial(len(which), replacement=True, generator=source)
     _forget(member, which, done)
