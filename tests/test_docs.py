@@ -63,3 +63,10 @@ def test_kept_evidence_holds_what_it_must():
     for key in ("stability_pairs", "stability_truth", "orderedness_truth"):
         assert paper[key]["mean"] >= paper["paper"][key]["mean"]
     assert paper["mse"]["mean"] <= paper["paper"]["mse"]["mean"]
+
+
+def test_table_of_speed_is_the_kept_evidence():
+    from benchmarks.table import markdown
+
+    kept = json.loads((ROOT / "evidence" / "speed" / "bench.json").read_text())
+    assert markdown(kept) in (ROOT / "docs" / "speed.md").read_text()
