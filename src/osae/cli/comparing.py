@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osae.cli.terminal import Progress, asked_now, check_writable, console, counting, write_json
+from osae.cli.terminal import (
+    Progress,
+    asked_now,
+    check_writable,
+    console,
+    counting,
+    show,
+    write_json,
+    write_results,
+)
 
 if TYPE_CHECKING:
     from osae.data.shards import Shards
@@ -50,6 +59,7 @@ def configure_compare(sub: argparse.ArgumentParser) -> None:
 
 def compare(asked: argparse.Namespace) -> int:
     from osae.comparison import compare as compared
+    from osae.report import comparison as report
 
     for path in (asked.json, asked.html, asked.csv):
         check_writable(path)
@@ -65,35 +75,9 @@ def compare(asked: argparse.Namespace) -> int:
             progress=progress,
         )
     result["provenance"] |= asked_now(asked)
-    _print_comparison(result)
-    _write_comparison(result, asked)
+    show(report.rich_comparison(result), report.notes(result))
+    write_results(result, asked, csv=report.write_comparison_csv, page=report.write_comparison_page)
     return 0
-
-
-def _print_comparison(result: dict[str, Any]) -> None:
-    from osae.report.comparison import notes, rich_comparison
-
-    screen = console()
-    for table in rich_comparison(result):
-        screen.print(table)
-    for note in notes(result):
-        screen.print(f"- {note}", markup=False, highlight=False)
-
-
-def _write_comparison(result: dict[str, Any], asked: argparse.Namespace) -> None:
-    if asked.json:
-        write_json(result, asked.json)
-    if asked.csv:
-        from osae.report.comparison import write_comparison_csv
-
-        write_comparison_csv(result, asked.csv)
-    if asked.html:
-        from osae.report.comparison import write_comparison_page
-
-        write_comparison_page(result, asked.html)
-    for path in (asked.json, asked.csv, asked.html):
-        if path:
-            print(path)
 
 
 def configure_order(sub: argparse.ArgumentParser) -> None:

@@ -2,10 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from osae.cli.comparing import SAE_HELP, SHARDS_HELP, prefix_lengths
-from osae.cli.terminal import Progress, asked_now, check_writable, console, count, write_json
+from osae.cli.terminal import Progress, asked_now, check_writable, count, show, write_results
 
 
 def configure(sub: argparse.ArgumentParser) -> None:
@@ -41,6 +40,7 @@ def configure(sub: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     from osae.evaluation import evaluate
+    from osae.report import evaluation as report
 
     for path in (asked.json, asked.csv, asked.html):
         check_writable(path)
@@ -55,32 +55,6 @@ def run(asked: argparse.Namespace) -> int:
             progress=progress,
         )
     result["provenance"] |= asked_now(asked)
-    _print(result)
-    _write(result, asked)
+    show(report.rich_evaluation(result), report.notes(result))
+    write_results(result, asked, csv=report.write_evaluation_csv, page=report.write_evaluation_page)
     return 0
-
-
-def _print(result: dict[str, Any]) -> None:
-    from osae.report.evaluation import notes, rich_evaluation
-
-    screen = console()
-    for table in rich_evaluation(result):
-        screen.print(table)
-    for note in notes(result):
-        screen.print(f"- {note}", markup=False, highlight=False)
-
-
-def _write(result: dict[str, Any], asked: argparse.Namespace) -> None:
-    if asked.json:
-        write_json(result, asked.json)
-    if asked.csv:
-        from osae.report.evaluation import write_evaluation_csv
-
-        write_evaluation_csv(result, asked.csv)
-    if asked.html:
-        from osae.report.evaluation import write_evaluation_page
-
-        write_evaluation_page(result, asked.html)
-    for path in (asked.json, asked.csv, asked.html):
-        if path:
-            print(path)

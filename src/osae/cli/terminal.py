@@ -5,8 +5,11 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+Writer = Callable[[dict[str, Any], Path], None]
 
 
 class Progress:
@@ -122,3 +125,20 @@ def console() -> Any:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 110)
+
+
+def show(tables: Iterable[Any], notes: Iterable[str]) -> None:
+    """The tables and the notes below them, on the terminal."""
+    screen = console()
+    for table in tables:
+        screen.print(table)
+    for note in notes:
+        screen.print(f"- {note}", markup=False, highlight=False)
+
+
+def write_results(result: dict[str, Any], asked: argparse.Namespace, *, csv: Writer, page: Writer) -> None:
+    """The result in the files that --json, --csv and --html ask for, each then named."""
+    for path, write in ((asked.json, write_json), (asked.csv, csv), (asked.html, page)):
+        if path:
+            write(result, path)
+            print(path)

@@ -42,13 +42,7 @@ def _crossed(results: Mapping[str, Any], out: Path) -> Iterator[dict[str, str]]:
 
 
 def _own_start(results: Mapping[str, Any], out: Path) -> Iterator[dict[str, str]]:
-    places = dict.fromkeys(key.split(", ", 1)[1] for key in results["own_start"])
-    for place in places:
-        curves = {
-            key.split(", ", 1)[0]: found
-            for key, found in results["own_start"].items()
-            if key.split(", ", 1)[1] == place
-        }
+    for place, curves in _by_place(results["own_start"]).items():
         caption = f"Each SAE against its own start ({place}): mean over seeds and 95 % interval."
         yield _by_prefix(curves, f"own-start-{place}", caption, results["chance"], out)
 
@@ -56,13 +50,7 @@ def _own_start(results: Mapping[str, Any], out: Path) -> Iterator[dict[str, str]
 def _over_time(results: Mapping[str, Any], out: Path) -> Iterator[dict[str, str]]:
     from osae.report import figures
 
-    places = dict.fromkeys(key.split(", ", 1)[1] for key in results["over_time"])
-    for place in places:
-        mine = {
-            key.split(", ", 1)[0]: moments
-            for key, moments in results["over_time"].items()
-            if key.split(", ", 1)[1] == place
-        }
+    for place, mine in _by_place(results["over_time"]).items():
         lines = []
         for method, moments in mine.items():
             for moment in moments:
@@ -87,6 +75,15 @@ def _over_time(results: Mapping[str, Any], out: Path) -> Iterator[dict[str, str]
             _write_csv(lines, out / "figures" / f"{name}.csv")
             caption = f"{measure.capitalize()} of the first two seeds against tokens seen ({place})."
             yield {"file": f"figures/{name}.png", "caption": caption}
+
+
+def _by_place(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What stands under "method, text, start", by "text, start" and then by method."""
+    places: dict[str, dict[str, Any]] = {}
+    for key, value in found.items():
+        method, place = key.split(", ", 1)
+        places.setdefault(place, {})[method] = value
+    return places
 
 
 def _by_prefix(

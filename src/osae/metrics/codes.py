@@ -14,3 +14,11 @@ def code_arrays(values: Tensor, units: Tensor, total: int) -> tuple[np.ndarray, 
     if units.numel() and not 0 <= int(units.min()) <= int(units.max()) < total:
         raise ValueError(f"units from {int(units.min())} to {int(units.max())}: there are {total}, from 0.")
     return values.detach().cpu().double().numpy(), units.detach().cpu().long().numpy()
+
+
+def check_batch(values: Tensor, x: Tensor, width: int) -> None:
+    """Nothing; a `ValueError` if codes and data do not belong together, or not to a decoder this wide."""
+    if len(values) != len(x):
+        raise ValueError(f"{len(values)} codes for {len(x)} samples: give one code per sample.")
+    if x.ndim != 2 or x.shape[1] != width:
+        raise ValueError(f"x has shape {tuple(x.shape)}, the decoder width {width}.")

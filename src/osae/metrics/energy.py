@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from osae.metrics.codes import code_arrays
+from osae.metrics.codes import check_batch, code_arrays
 
 _BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
 
@@ -71,10 +71,7 @@ class UnitActivity:
         self, values: Float[Tensor, "B k"], units: Int[Tensor, "B k"], x: Float[Tensor, "B d"]
     ) -> None:
         """Takes in one batch of codes and the data they stand for."""
-        if len(values) != len(x):
-            raise ValueError(f"{len(values)} codes for {len(x)} samples: give one code per sample.")
-        if x.ndim != 2 or x.shape[1] != self._decoder.shape[1]:
-            raise ValueError(f"x has shape {tuple(x.shape)}, the decoder width {self._decoder.shape[1]}.")
+        check_batch(values, x, self._decoder.shape[1])
         numbers, places = code_arrays(values, units, len(self._energy))
         _add_energy(numbers, places, self._decoder, x.detach().cpu().double().numpy(), self._energy)
         self._spoke += np.bincount(places[numbers != 0], minlength=len(self._spoke))

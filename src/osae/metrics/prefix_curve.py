@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from osae.metrics.codes import code_arrays
+from osae.metrics.codes import check_batch, code_arrays
 from osae.metrics.reconstruction import Spread
 
 _ENTRIES = 2**21  # entries of a code that are sorted at once
@@ -38,10 +38,7 @@ class PrefixCurve:
         self, values: Float[Tensor, "B k"], units: Int[Tensor, "B k"], x: Float[Tensor, "B d"]
     ) -> None:
         """Takes in one batch of codes, their entries in any order, and the data they stand for."""
-        if len(values) != len(x):
-            raise ValueError(f"{len(values)} codes for {len(x)} samples: give one code per sample.")
-        if x.ndim != 2 or x.shape[1] != self._decoder.shape[1]:
-            raise ValueError(f"x has shape {tuple(x.shape)}, the decoder width {self._decoder.shape[1]}.")
+        check_batch(values, x, self._decoder.shape[1])
         if len(x) == 0:
             return
         x = x.detach().cpu().double()
