@@ -10,6 +10,7 @@ from osae.schedule import (
     evenly,
     frozen_units,
     learning_rate,
+    placed_units,
 )
 
 shares = st.floats(0, 1)
@@ -52,6 +53,16 @@ def test_only_a_part_of_the_units_freezes(part, until, units, steps):
     counts = [at(step) for step in range(steps + 1)]
     assert counts == sorted(counts)
     assert at(round(until * steps)) == at(steps) == round(part * units)
+
+
+@given(release=st.floats(0, 0.99), units=st.integers(1, 60), steps=st.integers(10, 400))
+def test_released_units_learn_again_and_keep_their_places(release, units, steps):
+    sweep = Sweep(0.0, 0.5, release=release)
+    frozen, placed = frozen_units(sweep, units, steps), placed_units(sweep, units, steps)
+    before = range(round(release * steps))
+    assert [frozen(step) for step in before] == [placed(step) for step in before]
+    assert all(frozen(step) == 0 for step in range(round(release * steps), steps + 1))
+    assert placed(steps) == units
 
 
 @given(times=st.integers(1, 50), until=st.floats(0.1, 1), steps=st.integers(1, 500))

@@ -131,13 +131,14 @@ def osae_paper(task: Task) -> Recipe:
 def osae(task: Task) -> Recipe:
     """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain.
 
-    On language models the first atoms stay what they begin as, the leading principal directions: the one
-    part of a dictionary that data fix without a doubt. The rest is put in order at the end.
+    On language models the first atoms stay what they begin as, the leading principal directions, while the
+    others form around them: that much of a dictionary the data fix without a doubt. Late in training they
+    are let go, in their places; the rest is put in order at the end.
     """
     made = replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
     if not task.language:
         return made
-    anchors = Sweep(burn_in=0.0, until=0.0, part=1 / 16, atoms_only=True)
+    anchors = Sweep(burn_in=0.0, until=0.0, part=1 / 16, atoms_only=True, release=0.85)
     made = _with_prefix(made, "osae", Mixed(Uniform(), full=0.95))
     return replace(made, sweep=anchors, resort=Resort(1))
 

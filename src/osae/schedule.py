@@ -31,12 +31,14 @@ class Sweep:
     """After the share `burn_in`, one more unit freezes every so often, the last at the share `until`.
 
     The first `part` of the units freeze, by default all; `atoms_only` leaves their encoders free to learn.
+    After the share `release` all of them learn again, and keep their places.
     """
 
     burn_in: float = 0.1
     until: float = 1.0
     part: float = 1.0
     atoms_only: bool = False
+    release: float = 1.0
 
 
 @variant
@@ -78,6 +80,15 @@ def active_units(spec: KWarmup | None, k: int, units: int, steps: int) -> Callab
 
 def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], int]:
     """step -> how many of the first units are frozen."""
+    placed = placed_units(spec, units, steps)
+    if spec is None or spec.release >= 1:
+        return placed
+    release = round(spec.release * steps)
+    return lambda step: placed(step) if step < release else 0
+
+
+def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], int]:
+    """step -> how many of the first units have been frozen, and so keep their places."""
     if spec is None:
         return lambda step: 0
     first, last, most = round(spec.burn_in * steps), round(spec.until * steps), round(spec.part * units)

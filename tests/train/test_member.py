@@ -77,6 +77,20 @@ def test_frozen_atoms_leave_their_encoders_free(rows):
     assert not torch.equal(member.sae.encoder[:4], start["encoder"][:4])
 
 
+def test_released_atoms_learn_and_keep_their_places(rows):
+    sweep = Sweep(0.0, 0.0, part=0.25, atoms_only=True, release=0.5)
+    made = altered(recipe("topk", TASK), {"sweep": sweep})
+    begun = Member(made, 0, rows)
+    start = begun.sae.decoder.detach()[:4].clone()
+    assert torch.equal(advanced(made, rows, made.steps // 2).sae.decoder[:4], start)
+    member = advanced(made, rows, made.steps)
+    assert not torch.equal(member.sae.decoder[:4], start)
+    before = member.sae.decoder.detach().clone()
+    member.resort(rows, made.steps)
+    assert torch.equal(member.sae.decoder[:4], before[:4])
+    assert not torch.equal(member.sae.decoder[4:], before[4:])
+
+
 def test_sorting_permutes_everything_and_changes_no_output(rows):
     member = advanced(recipe("topk", TASK), rows, 30)
     before = {name: value.clone() for name, value in member.state().items()}

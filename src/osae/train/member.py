@@ -11,7 +11,7 @@ from osae.model import SAE, AuxK, Resample, Split
 from osae.objective import Terms, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.recipes import Recipe
-from osae.schedule import active_units, evenly, frozen_units, learning_rate
+from osae.schedule import active_units, evenly, frozen_units, learning_rate, placed_units
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
 from osae.train.revive import revive
@@ -48,6 +48,7 @@ class Member:
         k = getattr(recipe.sae.sparsifier, "k", None)
         self.k_at = active_units(recipe.k_warmup if k else None, k or units, units, steps)
         self.frozen_at = frozen_units(recipe.sweep, units, steps)
+        self.placed_at = placed_units(recipe.sweep, units, steps)
         resort, revival = recipe.resort, recipe.sae.revival
         self._resorts: tuple[int, ...] = evenly(resort.times, resort.until, steps) if resort else ()
         self._revivals: tuple[int, ...] = ()
@@ -141,14 +142,14 @@ class Member:
 
     @torch.no_grad()
     def resort(self, rows: Tensor, done: int) -> None:
-        """Units that are not frozen stand in order of their gain, with all that belongs to them."""
+        """Units that have no place yet stand in order of their gain, with all that belongs to them."""
         activity, bias = metrics.Coactivity(self.sae.decoder.cpu()), self.sae.decoder_bias.cpu()
         for part in rows.split(MEASURE_ROWS):
             part = part * self.scale
             code = self.sae.encode(part.to(self.device), k=self.k_at(done - 1))
             activity.update(code.values.cpu(), code.units.cpu(), part - bias)
-        order, frozen = activity.greedy_order(), self.frozen_at(done - 1)
-        order = torch.cat([torch.arange(frozen), order[order >= frozen]]).to(self.device)
+        order, placed = activity.greedy_order(), self.placed_at(done - 1)
+        order = torch.cat([torch.arange(placed), order[order >= placed]]).to(self.device)
         for tensor in self.unit_tensors():
             tensor.copy_(tensor[order])
 

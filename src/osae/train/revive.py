@@ -26,21 +26,21 @@ LEAST_SAMPLES = 20  # a unit seen less often is not split: its two halves would 
 @torch.no_grad()
 def revive(member: "Member", rows: Tensor, done: int) -> None:
     """The member's idle units at work again, as its recipe says, measured on these (scaled) rows."""
-    frozen = member.frozen_at(done - 1)
+    placed = member.placed_at(done - 1)
     code = member.sae.encode(rows, k=member.k_at(done - 1))
     residual = rows - member.sae.decode(code)
     match member.recipe.sae.revival:
         case Resample():
-            _resample(member, residual, frozen, done)
+            _resample(member, residual, placed, done)
         case Split(weak=weak):
-            _split(member, residual, code.dense(member.recipe.sae.units), weak, frozen, done)
+            _split(member, residual, code.dense(member.recipe.sae.units), weak, placed, done)
 
 
-def _resample(member: "Member", residual: Tensor, frozen: int, done: int) -> None:
+def _resample(member: "Member", residual: Tensor, placed: int, done: int) -> None:
     """Dead units point at badly explained rows, drawn with chances ~ squared error."""
     dead = member.dead(done)
     which = dead.nonzero().squeeze(-1) if dead is not None else torch.empty(0, dtype=torch.int64)
-    which = which[which >= frozen]
+    which = which[which >= placed]
     if not len(which):
         return
     error = residual.square().sum(-1).double().cpu()
@@ -51,18 +51,18 @@ def _resample(member: "Member", residual: Tensor, frozen: int, done: int) -> Non
     member.sae.encoder[which] = member.sae.decoder[which]
 
 
-def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, frozen: int, done: int) -> None:
+def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, placed: int, done: int) -> None:
     """Each spare unit goes where it lowers the error most: half of a unit's work, or what none explains."""
     sae, energy, count = member.sae, values.square().sum(0), (values > 0).sum(0)
     if not bool(count.any()):
         return
     spare = energy < weak * energy[count > 0].median()
-    spare[:frozen] = False
+    spare[:placed] = False
     error = residual.square().sum(-1)
     worst = error.topk(-(-len(error) // WORST)).indices
     residual, values, error = residual[worst], values[worst], error[worst]
     speaks = ((values > 0) & ~spare & (count >= LEAST_SAMPLES)).to(error.dtype)
-    speaks[:, :frozen] = 0
+    speaks[:, :placed] = 0
     for new in spare.nonzero().squeeze(-1).tolist():
         # the unit with the largest mean error where it speaks, and what two halves of it would leave
         old = int(((error @ speaks) / count.clamp(min=1)).argmax())
