@@ -19,6 +19,7 @@ from osae.data.shards import Shards
 from osae.data.source import OnDisk, opened
 from osae.experiments import lm_claims, lm_figures
 from osae.experiments.measure import gain_order, interval
+from osae.experiments.published import STITCHING
 from osae.experiments.toy import Progress
 from osae.experiments.trained import Job, all_trained
 from osae.model import SAE
@@ -28,7 +29,7 @@ from osae.schedule import Resort
 METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-paper", "osae")
 STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
 STARTS = {"data": FromData(), "noise": FromNoise()}
-SORTED = "topk-sorted"
+SORTED, UNTRAINED = "topk-sorted", "untrained"
 TEST_ROWS = 60_000
 ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
 TUNING_SEED = 1000  # no table uses it
@@ -109,7 +110,8 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
     saes = _trained(options, rates, progress)
     sections, curves = [], {}
     chance = _chance(options)
-    for (_, text), groups in saes.items():
+    for (start, text), groups in saes.items():
+        groups[UNTRAINED] = _untrained(options, rates, start, text)
         if "topk" in groups:
             groups[SORTED] = _sorted(groups["topk"], options.texts[text].train)
     for count, ((start, text), groups) in enumerate(saes.items(), 1):
@@ -124,6 +126,12 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
         sections.append({"title": f"{text}, start from {start}", "rows": rows, "chance": level})
     crossed = dict(_crossed(saes, options))
     over_time, own_start = _over_time(options, rates)
+    stitching = _stitching(options, rates, saes, progress)
+    if stitching:
+        title = f"Stitching: what units of a SAE of {stitching[0]['large']} do in one of {options.units}"
+        sections.append(
+            {"title": title, "columns": list(lm_claims.SHARES), "rows": stitching, "chance": None}
+        )
     results = {
         "title": "Language model: consistency across seeds and texts",
         "world": _about(options),
@@ -136,7 +144,7 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
         "over_time": over_time,
         "own_start": own_start,
         "chance": chance,
-        "stitching": _stitching(options, rates, saes, progress),
+        "stitching": stitching,
         "trials": trials,
         "rates": rates,
     }
@@ -228,6 +236,13 @@ def _trained(
             progress(count, len(jobs), f"trained {done.job.recipe.name}, seed {done.job.seed}, {place[1]}")
         found[place] = {name: dict(sorted(group.items())) for name, group in groups.items()}
     return found
+
+
+def _untrained(options: LMOptions, rates: Mapping[str, float], start: str, text: str) -> dict[int, SAE]:
+    """The first method's SAEs as they began: what of all agreement is their start's."""
+    jobs = [job for place, job in _jobs(options, rates) if place == (start, text)]
+    mine = [job for job in jobs if job.recipe.name == options.methods[0]]
+    return {job.seed: SAE.load(job.snapshot(_folder(options, start, text), 0)) for job in mine}
 
 
 def _sorted(group: Group, train: Path) -> dict[int, SAE]:
@@ -413,8 +428,9 @@ def _stitching(
         name = done.job.recipe.name.removesuffix(f"-{units}")
         progress(count, len(jobs), f"trained {name} with {units} units")
         result = _stitched(saes[start, text][name][0], done.sae, x)
-        shares = {key: getattr(result, key) for key in ("novel", "reconstruction", "unchanged")}
-        found.append({"method": name, "small": options.units, "large": units, **shares})
+        shares = {key: getattr(result, key) for key in lm_claims.SHARES}
+        about = {"method": name, "paper": STITCHING.get(name), "small": options.units, "large": units}
+        found.append(about | shares)
     return sorted(found, key=lambda row: methods.index(row["method"]))
 
 

@@ -9,11 +9,7 @@ HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold here",
 ORDERED = ("osae-paper", "osae")
 MATRYOSHKA = ("matryoshka-fixed", "matryoshka-random")
 NEAR_ZERO, NEAR_ONE = 0.15, 0.95
-PAPER_STITCHING = {
-    "batchtopk": (0.738, 0.212, 0.050),
-    "matryoshka-random": (0.527, 0.114, 0.359),
-    "osae-paper": (0.338, 0.648, 0.014),
-}
+SHARES = ("novel", "reconstruction", "unchanged")
 
 
 def claims(results: Mapping[str, Any], units: int, groups: int) -> list[dict[str, str]]:
@@ -165,15 +161,14 @@ def _stitching(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     others = [novel[name] for name in ("batchtopk", "matryoshka-random") if name in novel]
     beats = [novel["osae-paper"] < other for other in others]
     shares = "; ".join(
-        f"{row['method']} {row['novel']:.3f} / {row['reconstruction']:.3f} / {row['unchanged']:.3f}"
-        + (
-            f" (paper {' / '.join(f'{s:.3f}' for s in p)})"
-            if (p := PAPER_STITCHING.get(row["method"]))
-            else ""
-        )
+        f"{row['method']} {_shares(row)}" + (f" (paper {_shares(row['paper'])})" if row["paper"] else "")
         for row in rows
     )
     return _verdict(claim, _of(beats), f"novel / reconstruction / no change: {shares}.")
+
+
+def _shares(row: Mapping[str, Any]) -> str:
+    return " / ".join(f"{row[key]:.3f}" for key in SHARES)
 
 
 def _points(curve: Mapping[str, Sequence[float]], longest: float = float("inf")) -> list[tuple[float, float]]:

@@ -5,21 +5,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from osae.experiments.lm_claims import SHARES
 from osae.files import written
 
 BOTH = ("stability", "orderedness")
 
 
 def draw(results: Mapping[str, Any], out: Path) -> list[dict[str, str]]:
-    """The files and captions of all figures; the stitching table goes to a CSV of its own."""
+    """The files and captions of all figures."""
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    if results["stitching"]:
-        _write_csv(results["stitching"], out / "stitching.csv")
     return [
         *_same(results, out),
         *_crossed(results, out),
         *_over_time(results, out),
         *_own_start(results, out),
+        *_stitching(results["stitching"], out),
     ]
 
 
@@ -75,6 +75,17 @@ def _over_time(results: Mapping[str, Any], out: Path) -> Iterator[dict[str, str]
             _write_csv(lines, out / "figures" / f"{name}.csv")
             caption = f"{measure.capitalize()} of the first two seeds against tokens seen ({place})."
             yield {"file": f"figures/{name}.png", "caption": caption}
+
+
+def _stitching(rows: list[dict[str, Any]], out: Path) -> Iterator[dict[str, str]]:
+    from osae.report import figures
+
+    if rows:
+        caption = "Units of a larger SAE, one at a time in the smaller one: what they do to the error there."
+        figures.bars_with_intervals(rows, SHARES, out / "figures" / "stitching.png", title="Stitching")
+        lines = [{"method": row["method"]} | {key: row[key] for key in SHARES} for row in rows]
+        _write_csv(lines, out / "figures" / "stitching.csv")
+        yield {"file": "figures/stitching.png", "caption": caption}
 
 
 def _by_place(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -73,6 +73,9 @@ COLUMNS = {
         Column("seconds", "Seconds", "seconds of training", digits=0),
         Column("l0", "L0", "active units per sample", digits=2),
         Column("stability", "Stab", "stability", better="high"),
+        Column("novel", "Novel", "share of units that lower the error"),
+        Column("reconstruction", "Reconstruction", "share of units that raise it"),
+        Column("unchanged", "No change", "share of units that never speak"),
         Column("orderedness", "Ord", "orderedness", better="high"),
         Column("orderedness_frequency", "Ord by frequency", "orderedness by frequency", better="high"),
         Column("orderedness_energy", "Ord by energy", "orderedness by energy", better="high"),
@@ -134,6 +137,15 @@ def sections_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     if results.get("rows") or not found:
         found.insert(0, {**common, "rows": results.get("rows") or []})
     return found
+
+
+def tables_of(results: Mapping[str, Any]) -> list[tuple[dict[str, Any], list[Column]]]:
+    """The sections of the results, each with its columns: those it asks for itself, or else everyone's."""
+    common = columns_of(results)
+    return [
+        (section, [column(key) for key in section.get("columns") or ()] or common)
+        for section in sections_of(results)
+    ]
 
 
 def measured(value: Any) -> dict[str, float]:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from osae.files import written
-from osae.report.columns import MISSING, Column, fixed
+from osae.report.columns import COLUMNS, MISSING, Column, fixed
 from osae.report.page import (
     document,
     facts_part,
@@ -50,11 +50,7 @@ SAE_COLUMNS = (
     Column("explained_variance", "EV", "explained variance"),
     Column("l0", "L0", "units that speak in a sample", digits=1),
 )
-STITCHING_COLUMNS = (
-    Column("novel", "Novel", "share of units that lower the error"),
-    Column("reconstruction", "Reconstruction", "share of units that raise it: the small SAE says it already"),
-    Column("unchanged", "No change", "share of units that never speak"),
-)
+STITCHING_COLUMNS = tuple(COLUMNS[key] for key in ("novel", "reconstruction", "unchanged"))
 NOVEL_COLUMNS = (
     Column("share_of_error", "Error removed", "share of the small SAE's error", format="significant"),
     Column("frequency", "Speaks in", "share of samples", format="significant"),

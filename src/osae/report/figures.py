@@ -62,6 +62,7 @@ class Look:
 
 
 LOOKS = {
+    "untrained": Look("#888888", "+", ":"),
     "vanilla": Look("#888888", "x", ":"),
     "topk": Look("#56B4E9", "o"),
     "topk-sorted": Look("#0072B2", "v", "--"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osae.files import written
-from osae.report.columns import Column, columns_of, sections_of
+from osae.report.columns import Column, tables_of
 from osae.report.look import SCRIPT, STYLE
 from osae.report.table import (
     BOLD,
@@ -67,11 +67,10 @@ def plain(value: Any) -> Any:
 def page(results: Mapping[str, Any], folder: Path | str) -> str:
     """The whole HTML page of the results; figures are read from the folder and embedded."""
     title = str(results.get("title") or results.get("experiment") or "Results")
-    columns = columns_of(results)
     body = [
         *notes_part(results.get("notes") or []),
         "<section><h2>Results</h2>",
-        *(part for section in sections_of(results) for part in _section(section, columns, results)),
+        *(part for section, columns in tables_of(results) for part in _section(section, columns, results)),
         f'<p class="small">{LEGEND} {BOLD} {INTERVALS} Point at a number for its interval.</p></section>',
         *figures_part(results.get("figures") or [], Path(folder)),
         *_run(results),

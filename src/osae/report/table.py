@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osae.files import written
-from osae.report.columns import MISSING, Column, columns_of, measured, sections_of
+from osae.report.columns import MISSING, Column, columns_of, measured, sections_of, tables_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -160,15 +160,13 @@ def seeds_words(seeds: Sequence[int] | None) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The results as a markdown page: what was run, the tables, and what is to be said about them."""
-    columns = columns_of(results)
-    sections = sections_of(results)
     lines = [f"# {results.get('title') or results.get('experiment') or 'Results'}", ""]
     if results.get("world"):
         lines += [f"- World: {world_words(results['world'])}"]
     if results.get("seeds"):
         lines += [f"- Seeds: {seeds_words(results['seeds'])}"]
     lines += [f"- {LEGEND}", f"- {INTERVALS}", f"- {BOLD}", ""]
-    for section in sections:
+    for section, columns in tables_of(results):
         if section["title"]:
             lines += [f"## {section['title']}", ""]
         if section["world"] and section["world"] != results.get("world"):
@@ -205,12 +203,11 @@ def _in_line(text: str) -> str:
 
 
 def rich_tables(results: Mapping[str, Any]) -> list["Table"]:
-    """One table for the terminal per section of the results, all with the same columns."""
-    keys = [column.key for column in columns_of(results)]
+    """One table for the terminal per section of the results."""
     title = results.get("title") or results.get("experiment")
     return [
-        rich_table({**section, "title": section["title"] or title, "columns": keys})
-        for section in sections_of(results)
+        rich_table({**section, "title": section["title"] or title, "columns": [c.key for c in columns]})
+        for section, columns in tables_of(results)
     ]
 
 
