@@ -4,6 +4,7 @@
     osae.stability(a, b)          # two decoders (K, d): mean cosine under the best matching
     osae.orderedness(a, b)        # Spearman correlation of the matched places
     osae.compare(["a", "b"])      # any SAEs on disk: all of that, and more, for every pair
+    osae.evaluate(["a"], "acts")  # any SAEs on held-out activations: error, prefix curve, cross-entropy
     osae.all_prefix_loss(x, values, units, decoder, weights)
 
 Names are imported when first used, so that `import osae` and `osae --help` need no torch.
@@ -24,6 +25,7 @@ _HOMES = {
     "osae.train.simple": ("fit",),
     "osae.interop": ("load",),
     "osae.comparison": ("compare",),
+    "osae.evaluation": ("evaluate",),
     "osae.metrics": (
         "chance_level",
         "coherence",
@@ -46,6 +48,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 if TYPE_CHECKING:
     from osae.comparison import compare
     from osae.data.worlds import PCAWorld, SparseWorld
+    from osae.evaluation import evaluate
     from osae.interop import load
     from osae.kernels import all_prefix_loss
     from osae.metrics import (

@@ -43,6 +43,7 @@ def evaluate(
     model: str = "auto",
     text: Sequence[str] = (),
     tokens: int = TOKENS,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """What there is to say about each SAE on all rows of the shards, as a plain dict.
@@ -50,15 +51,15 @@ def evaluate(
     The folder of a run stands for all SAEs that it finished. `prefixes` adds to the lengths 1, 2, 4, ..., K
     of the prefix curve. `model` is what the SAEs are put into for the cross-entropy: "auto" is the model that
     the shards are from, if it can be opened; "none" is none. It is measured on `tokens` tokens of the
-    contexts that the shards are from, or of the `text` files. `progress(done, total, text)` is called after
-    each step.
+    contexts that the shards are from, or of the `text` files; the model runs on `device`.
+    `progress(done, total, text)` is called after each step.
     """
     _check_choices(saes, model, text, tokens)
     loaded = [sae for one in saes for sae in _members(one)]
     shards = shards if isinstance(shards, Shards) else Shards(shards)
     running = [runnable(one, shards) for one in loaded]
     lengths = [_lengths(prefixes, loaded, one) for one in loaded]
-    language, notes = _language(shards, model, text, tokens)
+    language, notes = _language(shards, model, text, tokens, device)
 
     steps = -(-shards.rows // BATCH)
     if language is not None:
@@ -191,24 +192,24 @@ class _Language:
 
 
 def _language(
-    shards: Shards, model: str, text: Sequence[str], tokens: int
+    shards: Shards, model: str, text: Sequence[str], tokens: int, device: str
 ) -> tuple[_Language | None, list[str]]:
     """The model with its contexts if there are any, and a note if a model was not asked for and fails."""
     if model == "none":
         return None, []
     try:
-        return _opened_language(shards, model, text, tokens), []
+        return _opened_language(shards, model, text, tokens, device), []
     except (ValueError, OSError) as error:
         if model != "auto":
             raise
         return None, [f"No cross-entropy: {error}"]
 
 
-def _opened_language(shards: Shards, model: str, text: Sequence[str], tokens: int) -> _Language:
+def _opened_language(shards: Shards, model: str, text: Sequence[str], tokens: int, device: str) -> _Language:
     spec = _spec(shards, model)
     if text:
         spec = replace(spec, text=TextFiles(tuple(text), spec.text.field), tokens=tokens)
-    lm = opened_model(spec)
+    lm = opened_model(spec, device)
     if text:
         made = contexts_of(spec, lm)
         contexts = _split(made.ids, _starts(made.starts, spec.skip, tokens), spec.skip)

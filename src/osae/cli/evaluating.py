@@ -34,6 +34,7 @@ def configure(sub: argparse.ArgumentParser) -> None:
         metavar="auto|16,64,...",
         help="prefix lengths beside 1, 2, 4, ... and all units",
     )
+    sub.add_argument("--device", default="auto", help="where the language model runs: cpu, cuda, mps (auto)")
     for name, what in (("json", "all numbers"), ("csv", "a table"), ("html", "a page")):
         sub.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what} to this file")
 
@@ -52,6 +53,7 @@ def run(asked: argparse.Namespace) -> int:
             model=asked.model,
             text=asked.text or (),
             tokens=asked.tokens,
+            device=asked.device,
             progress=progress,
         )
     result["provenance"] |= asked_now(asked)
