@@ -107,26 +107,24 @@ class LMOptions:
 def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
     """Every table and curve of the language-model part, as results."""
     trials, rates = _tuned(options, progress)
-    saes = _trained(options, rates, progress)
+    shelf = _trained(options, rates, progress)
     sections, curves = [], {}
     chance = _chance(options)
-    for (start, text), groups in saes.items():
-        groups[UNTRAINED] = _untrained(options, rates, start, text)
-        if "topk" in groups:
-            groups[SORTED] = _sorted(groups["topk"], options.texts[text].train)
-    for count, ((start, text), groups) in enumerate(saes.items(), 1):
-        progress(count, len(saes), f"measuring {text}, start from {start}")
-        same = {name: _same(group, options) for name, group in groups.items()}
+    for count, (start, text) in enumerate(shelf.places, 1):
+        progress(count, len(shelf.places), f"measuring {text}, start from {start}")
+        same, rows, x = {}, [], _test_rows(options.texts[text])
+        for name in shelf.names:
+            group = shelf.group(start, text, name)
+            same[name] = _same(group, options)
+            rows.append(_row(name, group, same[name], x))
         curves[f"{text}, {start}"] = same
-        x = _test_rows(options.texts[text])
-        rows = [_row(name, group, same[name], x) for name, group in groups.items()]
         levels = chance["stability"]["mean"]
         level = {"stability": levels[-1], "orderedness": 0.0}
         level |= {f"stability_{length}": at for length, at in zip(options.lengths, levels, strict=True)}
         sections.append({"title": f"{text}, start from {start}", "rows": rows, "chance": level})
-    crossed = dict(_crossed(saes, options))
-    over_time, own_start = _over_time(options, rates)
-    stitching = _stitching(options, rates, saes, progress)
+    crossed = dict(_crossed(shelf))
+    over_time, own_start = _over_time(shelf)
+    stitching = _stitching(shelf, progress)
     if stitching:
         title = f"Stitching: what units of a SAE of {stitching[0]['large']} do in one of {options.units}"
         sections.append(
@@ -216,39 +214,52 @@ def _jobs(options: LMOptions, rates: Mapping[str, float]) -> Iterator[tuple[tupl
                 yield (start, text), Job(chosen, seed, source, snapshots, options.device)
 
 
-def _folder(options: LMOptions, start: str, text: str) -> Path:
-    return options.out / "saes" / start / text
+class Shelf:
+    """The trained SAEs, read when they are asked for: all of them at once may not fit into memory."""
+
+    def __init__(self, options: LMOptions, rates: Mapping[str, float]):
+        self.options, self.rates = options, rates
+        self._jobs = list(_jobs(options, rates))
+        self.places = list(dict.fromkeys(place for place, _ in self._jobs))  # start and text
+        self.names = [*options.methods, UNTRAINED, *([SORTED] if "topk" in options.methods else [])]
+        self._orders: dict[tuple[str, str], dict[int, torch.Tensor]] = {}
+
+    def jobs(self, start: str, text: str, method: str | None = None) -> list[Job]:
+        """The trainings there, of one method or of all."""
+        here = [job for place, job in self._jobs if place == (start, text)]
+        return [job for job in here if method in (None, job.recipe.name)]
+
+    def root(self, start: str, text: str) -> Path:
+        return self.options.out / "saes" / start / text
+
+    def group(self, start: str, text: str, name: str) -> dict[int, SAE]:
+        """A method's SAEs by seed: as they are, sorted afterwards, or as they began."""
+        root = self.root(start, text)
+        if name == UNTRAINED:  # every method begins alike
+            first = self.jobs(start, text, self.options.methods[0])
+            return {job.seed: SAE.load(job.snapshot(root, 0)) for job in first}
+        mine = self.jobs(start, text, "topk" if name == SORTED else name)
+        saes = {job.seed: SAE.load(job.folder(root)) for job in mine}
+        return self._sorted(saes, start, text) if name == SORTED else saes
+
+    def _sorted(self, saes: Group, start: str, text: str) -> dict[int, SAE]:
+        """Units in order of gain, on as many rows as `osae` is sorted by at its end."""
+        orders = self._orders.setdefault((start, text), {})
+        if not orders:
+            x = opened(OnDisk(str(self.options.texts[text].train))).block(0)
+            orders |= {seed: gain_order(sae, x) for seed, sae in saes.items()}
+        return {seed: sae.reordered(orders[seed]) for seed, sae in saes.items()}
 
 
-def _trained(
-    options: LMOptions, rates: Mapping[str, float], progress: Progress
-) -> dict[tuple[str, str], dict[str, dict[int, SAE]]]:
-    """SAEs by start and text, then method, then seed."""
-    jobs, found = list(_jobs(options, rates)), {}
-    count = 0
-    for place in dict.fromkeys(place for place, _ in jobs):
-        groups: dict[str, dict[int, SAE]] = {name: {} for name in options.methods}
-        root = _folder(options, *place)
-        here = [job for where, job in jobs if where == place]
-        for done in all_trained(here, root, workers=options.jobs):
-            groups[done.job.recipe.name][done.job.seed] = done.sae
+def _trained(options: LMOptions, rates: Mapping[str, float], progress: Progress) -> Shelf:
+    """All SAEs, trained where they are not there already."""
+    shelf, count = Shelf(options, rates), 0
+    total = sum(len(shelf.jobs(*place)) for place in shelf.places)
+    for place in shelf.places:
+        for done in all_trained(shelf.jobs(*place), shelf.root(*place), workers=options.jobs):
             count += 1
-            progress(count, len(jobs), f"trained {done.job.recipe.name}, seed {done.job.seed}, {place[1]}")
-        found[place] = {name: dict(sorted(group.items())) for name, group in groups.items()}
-    return found
-
-
-def _untrained(options: LMOptions, rates: Mapping[str, float], start: str, text: str) -> dict[int, SAE]:
-    """The first method's SAEs as they began: what of all agreement is their start's."""
-    jobs = [job for place, job in _jobs(options, rates) if place == (start, text)]
-    mine = [job for job in jobs if job.recipe.name == options.methods[0]]
-    return {job.seed: SAE.load(job.snapshot(_folder(options, start, text), 0)) for job in mine}
-
-
-def _sorted(group: Group, train: Path) -> dict[int, SAE]:
-    """The SAEs with their units in order of gain, on as many rows as `osae` is sorted by at its end."""
-    x = opened(OnDisk(str(train))).block(0)
-    return {seed: sae.reordered(gain_order(sae, x)) for seed, sae in group.items()}
+            progress(count, total, f"trained {done.job.recipe.name}, seed {done.job.seed}, {place[1]}")
+    return shelf
 
 
 def _tuning_rows(text: Text) -> torch.Tensor:
@@ -302,19 +313,18 @@ def _same(group: Group, options: LMOptions) -> dict[str, Curve]:
     return _curves(_agreements(pairs, options), options, metrics.pair_interval)
 
 
-def _crossed(
-    saes: Mapping[tuple[str, str], Mapping[str, Group]], options: LMOptions
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _crossed(shelf: Shelf) -> Iterator[tuple[str, dict[str, Any]]]:
     """The agreement across the two texts: of different seeds, and of the same seed."""
+    options = shelf.options
     for start in options.starts:
-        texts = [text for (kind, text) in saes if kind == start]
+        texts = [text for (kind, text) in shelf.places if kind == start]
         if len(texts) < 2:
             continue
-        one, other = saes[start, texts[0]], saes[start, texts[1]]
-        for name in one:
+        for name in shelf.names:
+            one, other = (shelf.group(start, text, name) for text in texts[:2])
             pairs = {
-                (a, b): (one[name][a].decoder.detach(), other[name][b].decoder.detach())
-                for a, b in itertools.product(one[name], other[name])
+                (a, b): (one[a].decoder.detach(), other[b].decoder.detach())
+                for a, b in itertools.product(one, other)
             }
             found = _agreements(pairs, options)
             apart = {pair: entries for pair, entries in found.items() if pair[0] != pair[1]}
@@ -343,30 +353,25 @@ def _crossing(numbers: Mapping[tuple[int, int], float]) -> metrics.Interval:
 
 
 def _over_time(
-    options: LMOptions, rates: Mapping[str, float]
+    shelf: Shelf,
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Curve]]]:
     """The first two seeds' agreement at each kept moment, and each seed's with its own start."""
-    over_time, own_start = {}, {}
-    for start in options.starts:
-        jobs = [(place[1], job) for place, job in _jobs(options, rates) if place[0] == start]
-        for text, name in dict.fromkeys((text, job.recipe.name) for text, job in jobs):
-            mine = [job for where, job in jobs if where == text and job.recipe.name == name]
-            root = _folder(options, start, text)
-            final = {job.seed: SAE.load(job.folder(root)).decoder.detach() for job in mine}
-            pairs: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-            for samples in mine[0].snapshots:
-                one, other = (SAE.load(job.snapshot(root, samples)).decoder.detach() for job in mine[:2])
-                pairs[samples] = (one, other)
-            pairs[options.tokens] = (final[0], final[1])
-            own = {
-                job.seed: (SAE.load(job.snapshot(root, 0)).decoder.detach(), final[job.seed]) for job in mine
-            }
-            own_start[f"{name}, {text}, {start}"] = _curves(_agreements(own, options), options, _over_seeds)
-            over_time[f"{name}, {text}, {start}"] = [
-                {"tokens": samples, "lengths": list(options.lengths)}
-                | {measure: [getattr(entry, measure) for entry in entries] for measure in MEASURES[:2]}
-                for samples, entries in _agreements(pairs, options).items()
-            ]
+    options, over_time, own_start = shelf.options, {}, {}
+    for (start, text), name in itertools.product(shelf.places, options.methods):
+        mine, root = shelf.jobs(start, text, name), shelf.root(start, text)
+        final = {job.seed: SAE.load(job.folder(root)).decoder.detach() for job in mine}
+        pairs: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        for samples in mine[0].snapshots:
+            one, other = (SAE.load(job.snapshot(root, samples)).decoder.detach() for job in mine[:2])
+            pairs[samples] = (one, other)
+        pairs[options.tokens] = (final[0], final[1])
+        own = {job.seed: (SAE.load(job.snapshot(root, 0)).decoder.detach(), final[job.seed]) for job in mine}
+        own_start[f"{name}, {text}, {start}"] = _curves(_agreements(own, options), options, _over_seeds)
+        over_time[f"{name}, {text}, {start}"] = [
+            {"tokens": samples, "lengths": list(options.lengths)}
+            | {measure: [getattr(entry, measure) for entry in entries] for measure in MEASURES[:2]}
+            for samples, entries in _agreements(pairs, options).items()
+        ]
     return over_time, own_start
 
 
@@ -409,25 +414,21 @@ def _columns(options: LMOptions) -> list[str]:
     return ["explained_variance", "dead", *(f"{m}_{n}" for m in ("stability", "orderedness") for n in shown)]
 
 
-def _stitching(
-    options: LMOptions,
-    rates: Mapping[str, float],
-    saes: Mapping[tuple[str, str], Mapping[str, Group]],
-    progress: Progress,
-) -> list[dict[str, Any]]:
+def _stitching(shelf: Shelf, progress: Progress) -> list[dict[str, Any]]:
     """What a larger SAE of the same method adds to the first seed's, on held-out text."""
+    options = shelf.options
     methods = [name for name in STITCHED if name in options.methods]
     if not options.stitch or not methods:
         return []
     start, text = options.starts[0], next(iter(options.texts))
     units, root, source = options.stitch * options.units, options.out / "larger" / start, options.source(text)
-    larger = [made(name, options, start, rates[name], units=units) for name in methods]
+    larger = [made(name, options, start, shelf.rates[name], units=units) for name in methods]
     jobs = [Job(one, options.seeds, source, device=options.device) for one in larger]  # a seed of their own
     x, found = _test_rows(options.texts[text]), []
     for count, done in enumerate(all_trained(jobs, root, workers=options.jobs), 1):
         name = done.job.recipe.name.removesuffix(f"-{units}")
         progress(count, len(jobs), f"trained {name} with {units} units")
-        result = _stitched(saes[start, text][name][0], done.sae, x)
+        result = _stitched(shelf.group(start, text, name)[0], done.sae, x)
         shares = {key: getattr(result, key) for key in lm_claims.SHARES}
         about = {"method": name, "paper": STITCHING.get(name), "small": options.units, "large": units}
         found.append(about | shares)
