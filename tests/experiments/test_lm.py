@@ -151,16 +151,24 @@ def test_claims_follow_from_the_curves():
             osae=0.9, osae_paper=0.7, topk_sorted=0.8, matryoshka_fixed=0.1, matryoshka_random=0.3
         )
     }
-    results = {"curves": ahead, "crossed": {}, "stitching": []}
+    explained = [
+        {"method": name, "explained_variance": {"mean": 0.8 - loss}}
+        for name, loss in (("topk", 0), ("osae", 0.009))
+    ]
+    sections = [{"title": "a, start from data", "rows": explained}]
+    results = {"curves": ahead, "sections": sections, "crossed": {}, "over_time": {}, "stitching": []}
     found = {c["claim"]: c["verdict"] for c in lm_claims.claims(results, units=128, groups=3)}
-    assert list(found.values())[:5] == ["holds"] * 5
+    assert list(found.values())[:6] == ["holds"] * 6
     behind = {"a, data": place(osae=0.75, osae_paper=0.7, topk_sorted=0.8)}
     found = [c["verdict"] for c in lm_claims.claims({**results, "curves": behind}, units=128, groups=3)]
     assert found[2] == found[3] == "holds in part"
-    assert found[4] == "cannot be tested here"
+    assert found[5] == "cannot be tested here"
     alone = {"a, data": place(osae=0.9, osae_paper=0.7)}  # nothing is said of rivals that are not there
-    found = [c["verdict"] for c in lm_claims.claims({**results, "curves": alone}, units=128, groups=3)]
-    assert found[2] == found[3] == "cannot be tested here"
+    found = [
+        c["verdict"]
+        for c in lm_claims.claims({**results, "curves": alone, "sections": []}, units=128, groups=3)
+    ]
+    assert found[2] == found[3] == found[4] == "cannot be tested here"
 
 
 def test_one_text_and_one_method_are_enough(texts, tmp_path):

@@ -1,6 +1,7 @@
 """What the paper says of language models, held against the results: each claim with numbers and a verdict."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from osae.recipes import group_ends
@@ -8,7 +9,7 @@ from osae.recipes import group_ends
 HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold here", "cannot be tested here"
 ORDERED = ("osae-paper", "osae")
 MATRYOSHKA = ("matryoshka-fixed", "matryoshka-random")
-NEAR_ZERO, NEAR_ONE = 0.15, 0.95
+NEAR_ZERO, NEAR_ONE, CLOSE = 0.15, 0.95, 0.01
 SHARES = ("novel", "reconstruction", "unchanged")
 
 
@@ -18,10 +19,12 @@ def claims(results: Mapping[str, Any], units: int, groups: int) -> list[dict[str
     return [
         *(_above_matryoshka(results["curves"], method, first) for method in ORDERED),
         *(_above_sorted(results["curves"], measure) for measure in ("orderedness", "stability")),
+        _explains(results["sections"]),
         _fixed_first_group(results["curves"], first),
         _early_units(results["curves"], first),
         _cost_of_crossing(results),
         _same_seed(results),
+        _with_tokens(results["over_time"]),
         _stitching(results["stitching"]),
     ]
 
@@ -78,6 +81,22 @@ def _apart(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[fl
     """Whether the interval lies above the other; that of a single pair has no width, and says nothing."""
     known = ours["low"][i] < ours["high"][i] and theirs["low"][i] < theirs["high"][i]
     return known and ours["low"][i] > theirs["high"][i]
+
+
+def _explains(sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    claim = (
+        f"`osae` explains at most {CLOSE} less of the variance than TopK from the same start (our own claim)."
+    )
+    found, close = [], []
+    for section in sections:
+        rows = {row["method"]: row for row in section["rows"]}
+        if "osae" in rows and "explained_variance" in rows.get("topk", {}):
+            ours, theirs = (rows[name]["explained_variance"]["mean"] for name in ("osae", "topk"))
+            close.append(theirs - ours <= CLOSE)
+            found.append(f"{ours:.4f} against {theirs:.4f} ({section['title']})")
+    if not found:
+        return _verdict(claim, UNTESTED, "`osae` and TopK were not both trained.")
+    return _verdict(claim, _of(close), "; ".join(found) + ".")
 
 
 def _fixed_first_group(curves: Mapping[str, Any], first: int) -> dict[str, str]:
@@ -149,6 +168,24 @@ def _same_seed(results: Mapping[str, Any]) -> dict[str, str]:
             claim, UNTESTED, "it needs two texts trained from noise, where a seed fixes the start."
         )
     return _verdict(claim, _of(near), "; ".join(found) + ", whole dictionary.")
+
+
+def _with_tokens(over_time: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    claim = "From noise, orderedness and stability grow over training."
+    found, grows = [], []
+    for name, moments in over_time.items():
+        method, _, start = name.split(", ")
+        if method in ORDERED and start == "noise":
+            for measure in ("orderedness", "stability"):
+                values = [moment[measure][-1] for moment in moments]
+                grows.append(all(a < b for a, b in pairwise(values)))
+                found.append(f"{measure} of {method} {', '.join(f'{value:.3f}' for value in values)}")
+    if not found:
+        return _verdict(claim, UNTESTED, "no ordered SAE was trained from noise.")
+    tokens = ", ".join(f"{moment['tokens']:,}" for moment in next(iter(over_time.values())))
+    return _verdict(
+        claim, _of(grows), f"{'; '.join(found)} after {tokens} tokens (whole dictionary, two seeds)."
+    )
 
 
 def _stitching(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
