@@ -1,0 +1,99 @@
+"""Does training wait for the disk?
+
+    python -m benchmarks.reading SHARDS
+
+Trains a plain TopK SAE, the fastest to train and so the one that waits most, on activations of `osae
+harvest`, and tells which share of the time it waited for rows, with the next block read ahead as always; and
+how fast blocks are read when nothing else is done. Files may come from the system's cache: it says nothing of
+a slow disk.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks.pipe import ROOT
+from osae.data.shards import Shards
+from osae.data.source import ShardRows, Source
+from osae.files import written
+from osae.recipes import Task, topk
+from osae.train.loop import train
+from osae.train.member import Member
+
+
+class Timed:
+    """A source that adds up how long it was waited for."""
+
+    def __init__(self, source: Source):
+        self.source, self.seconds = source, 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.source.rows
+
+    def block(self, index: int) -> Tensor:
+        began = time.perf_counter()
+        rows = self.source.block(index)
+        self.seconds += time.perf_counter() - began
+        return rows
+
+
+def measured(
+    shards: Shards, *, units: int, k: int, batch: int, blocks: int, limit: int | None = None
+) -> dict:
+    """Rows a second of training and of reading alone, and the share of training spent waiting."""
+    source = ShardRows(shards, limit)
+    began = time.perf_counter()
+    for place in range(source.count):
+        shards.read(place * source.rows, (place + 1) * source.rows)
+    reading = source.count * source.rows / (time.perf_counter() - began)
+    steps = blocks * (source.rows // batch)
+    made = topk(Task(shards.width, units, k, samples=steps * batch, batch=batch, language=True))
+    member = Member(replace(made, k_warmup=None), 0, source.block(0))
+    timed = Timed(source)
+    began = time.perf_counter()
+    train([member], timed)
+    seconds = time.perf_counter() - began
+    return {
+        "units": units,
+        "k": k,
+        "rows": steps * batch,
+        "blocks": blocks,
+        "rows_a_second": steps * batch / seconds,
+        "rows_a_second_reading_alone": reading,
+        "share_waiting": timed.seconds / seconds,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__.split("\n")[0])
+    parser.add_argument("shards", type=Path, metavar="SHARDS")
+    parser.add_argument("--units", type=int, default=2048, metavar="N", help="units of the SAE (2048)")
+    parser.add_argument("--k", type=int, default=32, metavar="N", help="active units (32)")
+    parser.add_argument("--batch", type=int, default=2048, metavar="N", help="rows of a step (2048)")
+    parser.add_argument("--blocks", type=int, default=4, metavar="N", help="blocks trained on (4)")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    asked = parser.parse_args(arguments)
+    found: dict[str, Any] = measured(
+        Shards(asked.shards), units=asked.units, k=asked.k, batch=asked.batch, blocks=asked.blocks
+    )
+    print(
+        f"training: {found['rows_a_second']:,.0f} rows a second, {found['share_waiting']:.1%} of the time "
+        f"waiting for them; reading alone: {found['rows_a_second_reading_alone']:,.0f} rows a second"
+    )
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with written(asked.out / "reading.json") as path:
+        path.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")
+    print(f"Results: {asked.out / 'reading.json'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
