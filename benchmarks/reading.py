@@ -50,17 +50,19 @@ def measured(
 ) -> dict:
     """Rows a second of training and of reading alone, and the share of training spent waiting."""
     source = ShardRows(shards, limit)
-    began = time.perf_counter()
-    for place in range(source.count):
-        shards.read(place * source.rows, (place + 1) * source.rows)
-    reading = source.count * source.rows / (time.perf_counter() - began)
+    if source.count < 2:
+        raise ValueError(f"{shards.rows} rows are one block, read once: give more.")
     steps = blocks * (source.rows // batch)
     made = topk(Task(shards.width, units, k, samples=steps * batch, batch=batch, language=True))
-    member = Member(replace(made, k_warmup=None), 0, source.block(0))
+    member = Member(replace(made, k_warmup=None), 0, shards.read(0, source.rows))
     timed = Timed(source)
     began = time.perf_counter()
     train([member], timed)
     seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    for place in range(source.count):
+        shards.read(place * source.rows, (place + 1) * source.rows)
+    reading = source.count * source.rows / (time.perf_counter() - began)
     return {
         "units": units,
         "k": k,

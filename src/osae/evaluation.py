@@ -22,7 +22,7 @@ from osae import metrics
 from osae.comparison import BATCH, Progress, SAELike, about, opened, runnable
 from osae.config import from_json, to_json
 from osae.data.harvest import CONTEXTS, Harvest, contexts_of, opened_model
-from osae.data.lm import LanguageModel, Splice
+from osae.data.lm import LanguageModel, Splice, chosen_device
 from osae.data.shards import Shards
 from osae.data.text import TextFiles
 from osae.interop import Loaded
@@ -55,6 +55,7 @@ def evaluate(
     `progress(done, total, text)` is called after each step.
     """
     _check_choices(saes, model, text, tokens)
+    chosen_device(device)
     loaded = [sae for one in saes for sae in _members(one)]
     shards = shards if isinstance(shards, Shards) else Shards(shards)
     running = [runnable(one, shards) for one in loaded]

@@ -92,8 +92,11 @@ def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
     if spec is None:
         return lambda step: 0
     first, last, most = round(spec.burn_in * steps), round(spec.until * steps), round(spec.part * units)
+    end = round(spec.release * steps) if spec.release < 1 else None
 
     def at(step: int) -> int:
+        if end is not None:
+            step = min(step, end - 1)  # no more freeze after all are let go
         if step < first:
             return 0
         return most if step >= last else most * (step - first) // (last - first)

@@ -1,15 +1,40 @@
-"""Waiting for rows is a share of the time of training, over as many blocks as asked for."""
+"""Waiting for rows is a share of the time of training."""
 
+import time
+
+import pytest
 import torch
 
-from benchmarks.reading import measured
-from osae.data.shards import write_shards
+from benchmarks import reading
+from osae.data.shards import Shards, write_shards
 
 
-def test_waiting_is_a_share_of_the_time(tmp_path):
+@pytest.fixture
+def shards(tmp_path):
     rows = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
-    shards = write_shards(tmp_path / "acts", [rows], rows_per_shard=500)
-    found = measured(shards, units=16, k=2, batch=100, blocks=3, limit=1000)
-    assert found["rows"] == 3000
-    assert 0 <= found["share_waiting"] < 1
-    assert min(found["rows_a_second"], found["rows_a_second_reading_alone"]) > 0
+    return write_shards(tmp_path / "acts", [rows], rows_per_shard=500)
+
+
+def measured(shards, limit=1000):
+    return reading.measured(shards, units=16, k=2, batch=100, blocks=3, limit=limit)
+
+
+def test_a_slow_disk_is_waited_for(shards, monkeypatch):
+    measured(shards)  # compiles what is to be compiled
+    fast, read = measured(shards), Shards.read
+    assert fast["rows"] == 3000
+    assert fast["share_waiting"] < 0.5
+
+    def slowly(self, start, stop):
+        time.sleep(1)
+        return read(self, start, stop)
+
+    monkeypatch.setattr(Shards, "read", slowly)
+    slow = measured(shards)
+    assert slow["share_waiting"] > 0.5
+    assert slow["rows_a_second_reading_alone"] < 1100
+
+
+def test_a_single_block_says_nothing(shards):
+    with pytest.raises(ValueError, match="2000 rows are one block"):
+        measured(shards, limit=2000)

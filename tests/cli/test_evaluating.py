@@ -92,6 +92,7 @@ def test_the_cross_entropy_is_shown(language, capsys, tmp_path):
         (["run", "--data", "x", "--json", "no/where.json"], "no folder no"),
         (["run", "--data", "x", "--model", "none", "--text", "a.txt"], "leave out one of them"),
         (["run", "--data", "x", "--model", "nowhere"], "does not say which model"),
+        (["run", "--data", "x", "--device", "toaster"], "'toaster' cannot be used here"),
         (["bare.npy", "--data", "x"], "cannot be run on activations"),
     ],
 )

@@ -42,7 +42,7 @@ def done(texts, tmp_path_factory):
 def of_places(results):
     """The tables of one text and one start each; what follows them is stitching."""
     *places, stitching = results["sections"]
-    assert stitching["rows"] == results["stitching"]
+    assert [row["novel"] for row in stitching["rows"]] == [row["novel"] for row in results["stitching"]]
     return places
 
 
@@ -56,6 +56,7 @@ def test_every_method_start_and_text_has_a_row_and_a_curve(done):
         assert {row["method"] for row in section["rows"]} == {*METHODS, "topk-sorted", "untrained"}
         for row in section["rows"]:
             assert row["method"] == "untrained" or 0.3 < row["explained_variance"]["mean"] <= 1
+            assert row["reference"] == (row["method"] == "untrained")
             assert row["stability_24"]["low"] <= row["stability_24"]["mean"] <= row["stability_24"]["high"]
     for by_method in results["curves"].values():
         for found in by_method.values():
@@ -133,7 +134,8 @@ def test_every_figure_has_its_numbers_beside_it(done):
         picture = options.out / figure["file"]
         assert picture.stat().st_size > 5000
         with open(picture.with_suffix(".csv")) as file:
-            assert len(list(csv.DictReader(file))) >= 4
+            lines = len(list(csv.DictReader(file)))
+            assert lines == 4 if picture.stem == "stitching" else lines > 10
 
 
 def test_claims_follow_from_the_curves():
@@ -169,6 +171,31 @@ def test_claims_follow_from_the_curves():
         for c in lm_claims.claims({**results, "curves": alone, "sections": []}, units=128, groups=3)
     ]
     assert found[2] == found[3] == found[4] == "cannot be tested here"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"), [((0.1, 0.3, 0.5), "holds"), ((0.1, 0.5, 0.3), "does not hold here")]
+)
+def test_growth_over_training_is_judged_from_noise_alone(values, verdict):
+    def course(numbers):
+        return [{"tokens": n, "orderedness": [0.0, v], "stability": [0.0, v]} for n, v in enumerate(numbers)]
+
+    over_time = {
+        "osae, a text, with a comma, noise": course(values),
+        "osae, a text, data": course(values[::-1]),
+    }
+    found = lm_claims._with_tokens(over_time)
+    assert found["verdict"] == verdict
+    assert "(a text, with a comma)" in found["found"]
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.009, "holds"), (0.02, "does not hold here")])
+def test_what_order_costs_is_held_against_topk(loss, verdict):
+    rows = [
+        {"method": name, "explained_variance": {"mean": mean}}
+        for name, mean in (("topk", 0.8), ("osae", 0.8 - loss))
+    ]
+    assert lm_claims._explains([{"title": "a", "rows": rows}])["verdict"] == verdict
 
 
 def test_one_text_and_one_method_are_enough(texts, tmp_path):

@@ -90,6 +90,9 @@ def test_best_are_the_best_mean_and_those_its_interval_overlaps(results):
     assert best_methods(rows, COLUMNS["stability_pairs"]) == {"osae", "matryoshka-fixed"}
     assert best_methods(rows, COLUMNS["dead"]) == set()  # all equal: none stands out
     assert best_methods(rows, COLUMNS["seconds"]) == set()
+    for row in rows:
+        row["reference"] = row["method"] == "osae"
+    assert "osae" not in best_methods(rows, COLUMNS["stability_pairs"])
 
 
 def test_markdown_has_every_method_the_published_numbers_and_the_chance_level(results):
@@ -111,6 +114,13 @@ def test_markdown_of_several_worlds_has_a_table_for_each(sections):
     assert text.count("| Method |") == len(sections)
     assert all(f"## {section['title']}" in text for section in sections)
     assert len(sections_of({"sections": sections, "rows": sections[0]["rows"]})) == len(sections) + 1
+
+
+def test_a_section_may_have_columns_of_its_own(sections):
+    own = {**sections[0], "title": "Its own", "columns": ["mse"]}
+    *others, last = markdown({"title": "Sweep", "sections": [*sections, own]}).split("| Method |")[1:]
+    assert last.splitlines()[0] == " MSE |"
+    assert all(other.splitlines()[0] != " MSE |" for other in others)
 
 
 def test_csv_gives_the_same_numbers_back(results, tmp_path):

@@ -126,10 +126,11 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
     over_time, own_start = _over_time(shelf)
     stitching = _stitching(shelf, progress)
     if stitching:
-        title = f"Stitching: what units of a SAE of {stitching[0]['large']} do in one of {options.units}"
-        sections.append(
-            {"title": title, "columns": list(lm_claims.SHARES), "rows": stitching, "chance": None}
-        )
+        large, small = stitching[0]["large"], options.units
+        title = f"Stitching: shares of {large} units by what each does in a SAE of {small}"
+        shown = ("method", "paper", *lm_claims.SHARES)
+        rows = [{key: row[key] for key in shown} for row in stitching]
+        sections.append({"title": title, "columns": list(lm_claims.SHARES), "rows": rows, "chance": None})
     results = {
         "title": "Language model: consistency across seeds and texts",
         "world": _about(options),
@@ -235,7 +236,7 @@ class Shelf:
     def group(self, start: str, text: str, name: str) -> dict[int, SAE]:
         """A method's SAEs by seed: as they are, sorted afterwards, or as they began."""
         root = self.root(start, text)
-        if name == UNTRAINED:  # every method begins alike
+        if name == UNTRAINED:  # every method begins with the same atoms
             first = self.jobs(start, text, self.options.methods[0])
             return {job.seed: SAE.load(job.snapshot(root, 0)) for job in first}
         mine = self.jobs(start, text, "topk" if name == SORTED else name)
@@ -377,9 +378,10 @@ def _over_time(
 
 def _row(name: str, group: Group, same: Mapping[str, Curve], x: torch.Tensor) -> dict[str, Any]:
     """A method's line of the table: what it rebuilds of held-out text, and its seeds' agreement by prefix."""
-    single = [_rebuilt(sae, x) for sae in group.values()]
-    row: dict[str, Any] = {"method": name, "paper": None}
-    row |= {key: interval(metrics.mean_interval([one[key] for one in single])) for key in single[0]}
+    row: dict[str, Any] = {"method": name, "paper": None, "reference": name == UNTRAINED}
+    if name != UNTRAINED:  # before training only the atoms mean anything
+        single = [_rebuilt(sae, x) for sae in group.values()]
+        row |= {key: interval(metrics.mean_interval([one[key] for one in single])) for key in single[0]}
     for measure in ("stability", "orderedness"):
         curve = same[measure]
         for i, length in enumerate(curve["prefix"]):

@@ -174,12 +174,13 @@ def _with_tokens(over_time: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[s
     claim = "From noise, orderedness and stability grow over training."
     found, grows = [], []
     for name, moments in over_time.items():
-        method, _, start = name.split(", ")
+        method, *text, start = name.split(", ")
         if method in ORDERED and start == "noise":
             for measure in ("orderedness", "stability"):
                 values = [moment[measure][-1] for moment in moments]
                 grows.append(all(a < b for a, b in pairwise(values)))
-                found.append(f"{measure} of {method} {', '.join(f'{value:.3f}' for value in values)}")
+                course = ", ".join(f"{value:.3f}" for value in values)
+                found.append(f"{measure} of {method} ({', '.join(text)}) {course}")
     if not found:
         return _verdict(claim, UNTESTED, "no ordered SAE was trained from noise.")
     tokens = ", ".join(f"{moment['tokens']:,}" for moment in next(iter(over_time.values())))

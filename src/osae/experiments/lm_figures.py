@@ -81,7 +81,9 @@ def _stitching(rows: list[dict[str, Any]], out: Path) -> Iterator[dict[str, str]
     from osae.report import figures
 
     if rows:
-        caption = "Units of a larger SAE, one at a time in the smaller one: what they do to the error there."
+        caption = (
+            "Units of a larger SAE, one at a time in the smaller one (one seed): what they do to its error."
+        )
         figures.bars_with_intervals(rows, SHARES, out / "figures" / "stitching.png", title="Stitching")
         lines = [{"method": row["method"]} | {key: row[key] for key in SHARES} for row in rows]
         _write_csv(lines, out / "figures" / "stitching.csv")

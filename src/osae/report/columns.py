@@ -74,7 +74,7 @@ COLUMNS = {
         Column("l0", "L0", "active units per sample", digits=2),
         Column("stability", "Stab", "stability", better="high"),
         Column("novel", "Novel", "share of units that lower the error"),
-        Column("reconstruction", "Reconstruction", "share of units that raise it"),
+        Column("reconstruction", "Reconstruction", "share of units that raise the error"),
         Column("unchanged", "No change", "share of units that never speak"),
         Column("orderedness", "Ord", "orderedness", better="high"),
         Column("orderedness_frequency", "Ord by frequency", "orderedness by frequency", better="high"),

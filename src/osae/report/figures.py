@@ -328,7 +328,8 @@ def _dot(axes: "Axes", place: float, ours: Mapping[str, float], paper: Mapping[s
         mean = ours["mean"]
         reach = [[max(mean - ours.get("low", mean), 0.0)], [max(ours.get("high", mean) - mean, 0.0)]]
         thick: dict[str, Any] = {"color": "#0072B2", "elinewidth": 1.8, "markersize": 5.5}
-        axes.errorbar([mean], [place], xerr=reach, fmt="o", label="ours, with 95 % interval", **thick)
+        label = "ours, with 95 % interval" if "low" in ours else "ours"
+        axes.errorbar([mean], [place], xerr=reach, fmt="o", label=label, **thick)
     if paper:
         hollow = {"markerfacecolor": "white", "markeredgecolor": "#D55E00", "markersize": 5.5}
         axes.plot(paper["mean"], place, "D", label="published", zorder=1.9, **hollow)

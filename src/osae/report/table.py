@@ -97,8 +97,12 @@ def _cell(row: Mapping[str, Any], column: Column, *, best: bool) -> Cell:
 
 
 def best_methods(rows: Sequence[Mapping[str, Any]], column: Column) -> set[str]:
-    """The methods with the best mean, or whose interval overlaps that of the best; none if all are."""
-    found = {row["method"]: numbers for row in rows if (numbers := measured(row.get(column.key)))}
+    """The methods with the best mean, or whose interval overlaps that of the best; none if all are.
+
+    Rows that are there for reference take no part.
+    """
+    competing = [row for row in rows if not row.get("reference")]
+    found = {row["method"]: numbers for row in competing if (numbers := measured(row.get(column.key)))}
     if not column.better or len(found) < 2:
         return set()
     choose = max if column.better == "high" else min
@@ -295,7 +299,7 @@ def write_csv(results: Mapping[str, Any], path: Path | str) -> None:
 def _csv_lines(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     paper = row.get("paper") or {}
     for key in [*row, *(key for key in paper if key not in row)]:
-        if key == "paper":
+        if key in ("paper", "reference"):
             continue
         ours, theirs = measured(row.get(key)), measured(paper.get(key))
         if ours or theirs:
