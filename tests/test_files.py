@@ -31,7 +31,8 @@ def test_every_file_has_the_mode_that_an_open_file_gets(tmp_path):
 def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
     script = (
         "import os, sys\nfrom osae.files import written\n"
-        "with written(sys.argv[1]) as part:\n part.write_text('half'); os.kill(os.getpid(), 9)"
+        "with written(sys.argv[1]) as part:\n part.write_text('half'); part.with_name('.tmp').touch()\n"
+        " os.kill(os.getpid(), 9)"
     )
     path = tmp_path / "a.txt"
     subprocess.run([sys.executable, "-c", script, str(path)], check=False)

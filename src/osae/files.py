@@ -2,6 +2,7 @@
 
 import glob
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,20 +10,28 @@ from pathlib import Path
 
 @contextmanager
 def written(path: Path | str) -> Iterator[Path]:
-    """A path to write to beside `path`, which takes its place once the block ends well."""
+    """A path to write to, in a folder of its own; it takes the place of `path` once the block ends well.
+
+    What else a writer puts into that folder, such as a temporary file of its own, goes with it.
+    """
     path = Path(path)
     _clear(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    folder = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside, whole = folder / path.name, path.with_name(f".{path.name}.{os.getpid()}.whole.part")
     try:
+        folder.mkdir(exist_ok=True)
         beside.touch()
         mode = beside.stat().st_mode
         yield beside
         os.chmod(beside, mode)  # some writers put a file of their own in its place, for the owner's eyes only
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.rename(beside, whole)
+        shutil.rmtree(folder)  # first: killed at any moment, what is left is cleared when `path` is written
+        os.replace(whole, path)
     finally:
-        beside.unlink(missing_ok=True)
+        _remove(folder)
+        _remove(whole)
 
 
 def is_part(path: Path) -> bool:
@@ -33,9 +42,16 @@ def is_part(path: Path) -> bool:
 def _clear(path: Path) -> None:
     """What a writer that was killed has left beside `path` goes."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        pid = left.suffixes[-2].removeprefix(".")
+        pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
         if pid.isdigit() and not _alive(int(pid)):
-            left.unlink(missing_ok=True)
+            _remove(left)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _alive(pid: int) -> bool:
