@@ -64,7 +64,8 @@ def test_released_units_learn_again_and_keep_their_places(release, units, steps)
     assert [frozen(step) for step in before] == [placed(step) for step in before]
     assert all(frozen(step) == 0 for step in range(round(release * steps), steps + 1))
     assert placed(steps) == (0 if never else placed(round(release * steps) - 1))
-    assert placed(steps) == units or release < 0.52
+    if round(release * steps) > round(0.5 * steps):
+        assert placed(steps) == units
 
 
 @given(times=st.integers(1, 50), until=st.floats(0.1, 1), steps=st.integers(1, 500))
