@@ -18,3 +18,6 @@ OMP_NUM_THREADS=1 osae reproduce lm --data wikipedia=runs/lm/acts/wikipedia --da
 cd runs/lm/evidence/saes/data/wikipedia
 osae evaluate topk-seed0 batchtopk-seed0 matryoshka-fixed-seed0 matryoshka-random-seed0 osae-paper-seed0 osae-seed0 \
   --data ../../../../acts/wikipedia-held-out --tokens 5000 --json evaluate.json --csv evaluate.csv
+
+# Whether training waits for the disk (from the root of the repository).
+python -m benchmarks.reading runs/lm/acts/wikipedia --blocks 3
