@@ -143,6 +143,18 @@ def osae(task: Task) -> Recipe:
     return replace(made, sweep=anchors, resort=Resort(1))
 
 
+def from_noise(made: Recipe, task: Task) -> Recipe:
+    """The recipe begun from noise, where no leading atoms are worth holding.
+
+    Instead its units are sorted as they learn, under a loss that asks for more order.
+    """
+    made = replace(made, start=FromNoise())
+    if made.sweep is None or not made.sweep.atoms_only:
+        return made
+    groups = Piecewise(group_ends(task.units, task.groups))
+    return replace(_with_prefix(made, made.name, Mixed(groups, full=0.8)), sweep=None, resort=Resort(30))
+
+
 RECIPES: dict[str, Callable[[Task], Recipe]] = {
     "vanilla": vanilla,
     "topk": topk,

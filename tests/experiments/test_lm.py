@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from osae.experiments import lm_claims
 from osae.experiments.lm import METHODS, LMOptions, Text, lm
 from osae.experiments.trained import Job, all_trained
 from osae.metrics import chance_level
-from osae.recipes import recipe
+from osae.recipes import FromNoise, Task, from_noise, recipe
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +197,15 @@ def test_what_order_costs_is_held_against_topk(loss, verdict):
         for name, mean in (("topk", 0.8), ("osae", 0.8 - loss))
     ]
     assert lm_claims._explains([{"title": "a", "rows": rows}])["verdict"] == verdict
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_from_noise_nothing_is_held_and_nothing_else_changes_but_for_osae(name):
+    task = Task(16, 64, 4, 10_000, language=True)
+    usual, begun = recipe(name, task), from_noise(recipe(name, task), task)
+    assert begun.start == FromNoise()
+    assert begun.sweep is None
+    assert (replace(usual, start=FromNoise()) == begun) == (name != "osae")
 
 
 def test_one_text_and_one_method_are_enough(texts, tmp_path):

@@ -23,9 +23,7 @@ from osae.experiments.published import STITCHING
 from osae.experiments.toy import Progress
 from osae.experiments.trained import Job, all_trained
 from osae.model import SAE
-from osae.prefix import Mixed, Piecewise
-from osae.recipes import FromData, FromNoise, Recipe, Task, group_ends, recipe
-from osae.schedule import Resort
+from osae.recipes import FromData, FromNoise, Recipe, Task, from_noise, recipe
 
 METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-paper", "osae")
 STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
@@ -168,12 +166,8 @@ def made(
 ) -> Recipe:
     """The named recipe from a kind of start, at a learning rate."""
     task = options.task(units=units, tokens=tokens)
-    changed = altered(recipe(name, task), {"lr.peak": rate, "start": STARTS[start]})
-    if start == "noise" and changed.sweep is not None:
-        # nothing to hold on to: units are sorted as they learn, under a loss that asks for more order
-        ends = group_ends(task.units, task.groups)
-        changed = altered(changed, {"sae.prefix": Mixed(Piecewise(ends), full=0.8), "sweep": None})
-        changed = replace(changed, resort=Resort(30))
+    begun = from_noise(recipe(name, task), task) if start == "noise" else recipe(name, task)
+    changed = altered(begun, {"lr.peak": rate, "start": STARTS[start]})
     return replace(changed, name=name if units is None else f"{name}-{units}")
 
 
