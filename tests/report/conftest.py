@@ -40,6 +40,9 @@ def results():
         "seeds": [0, 1, 2],
         "chance": {"stability": 0.3124, "orderedness": 0.0},
         "rows": [row(name, 0.7 + 0.09 * i, papers.get(name)) for i, name in enumerate(METHODS)],
+        "claims": [
+            {"claim": "`osae` <b>is</b> | ahead.", "found": "0.97 & 0.70", "verdict": "holds in part"}
+        ],
         "notes": ["osae is ahead.", "<script>alert('a | b')</script> and `code`"],
         "figures": [],
         "command": 'osae reproduce toy --out "a b"',

@@ -83,6 +83,7 @@ def test_page_escapes_all_text(report, results):
     assert len(parsed.all("script")) == 1
     assert not parsed.all("the") + parsed.all("more") + parsed.all("1")
     assert results["title"] in text
+    assert "osae <b>is</b> | ahead. holds in part" in text
     assert "<script>alert('a | b')</script>" in text
     assert parsed.all("img")[0]["alt"] == 'The "loss" & <more>'
     assert 'osae reproduce toy --out "a b"' in text

@@ -17,7 +17,7 @@ EXPERIMENTS = {
     "zipf": "six measures against the Zipf exponent",
     "pca": "the nested loss finds principal directions in order",
     "energy": "the order found is by explained energy, not by frequency",
-    "ablate": "our recipe with one choice changed at a time",
+    "ablate": "our recipe and the paper's with one choice changed at a time",
     "tuning": "the trials behind the tables' hyperparameters",
     "lm": "consistency across seeds and texts on a language model",
 }
@@ -83,5 +83,7 @@ def _print_results(results: dict[str, Any]) -> None:
         results = {**results, "columns": NARROW_COLUMNS}
     for table in rich_tables(results):
         console.print(table)
-    for note in results["notes"]:
+    claims = results.get("claims", [])
+    verdicts = [f"{claim['claim']} {claim['verdict'].capitalize()}: {claim['found']}" for claim in claims]
+    for note in [*verdicts, *results["notes"]]:
         console.print(f"- {note}", markup=False, highlight=False)

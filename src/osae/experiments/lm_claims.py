@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from osae.experiments.claims import FAILS, HOLDS, MATRYOSHKA, PARTLY, UNTESTED, claimed, verdict_of
 from osae.recipes import group_ends
 
-HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold here", "cannot be tested here"
 ORDERED = ("osae-paper", "osae")
-MATRYOSHKA = ("matryoshka-fixed", "matryoshka-random")
 NEAR_ZERO, NEAR_ONE, CLOSE = 0.15, 0.95, 0.01
 SHARES = ("novel", "reconstruction", "unchanged")
 
@@ -65,16 +64,16 @@ def _always_above(
                         (other - mine, f"{rival} at {length:g} ({place}): {mine:.3f}, not {other:.3f}")
                     )
     if not won and not lost:
-        return _verdict(claim, UNTESTED, "the methods were not trained.")
+        return claimed(claim, UNTESTED, "the methods were not trained.")
     found = (
         f"above at {won} of {won + len(lost)} lengths, rivals and settings, "
         f"at {clear} of them with intervals that do not overlap"
     )
     if lost:
-        return _verdict(claim, PARTLY if won else FAILS, f"{found}; furthest behind {max(lost)[1]}.")
+        return claimed(claim, PARTLY if won else FAILS, f"{found}; furthest behind {max(lost)[1]}.")
     if absent := [name for name in rivals if not any(name in by_method for by_method in curves.values())]:
-        return _verdict(claim, UNTESTED, f"{found}; not trained: {', '.join(absent)}.")
-    return _verdict(claim, HOLDS, f"{found}.")
+        return claimed(claim, UNTESTED, f"{found}; not trained: {', '.join(absent)}.")
+    return claimed(claim, HOLDS, f"{found}.")
 
 
 def _apart(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[float]], i: int) -> bool:
@@ -95,8 +94,8 @@ def _explains(sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             close.append(theirs - ours <= CLOSE)
             found.append(f"{ours:.4f} against {theirs:.4f} ({section['title']})")
     if not found:
-        return _verdict(claim, UNTESTED, "`osae` and TopK were not both trained.")
-    return _verdict(claim, _of(close), "; ".join(found) + ".")
+        return claimed(claim, UNTESTED, "`osae` and TopK were not both trained.")
+    return claimed(claim, verdict_of(close), "; ".join(found) + ".")
 
 
 def _fixed_first_group(curves: Mapping[str, Any], first: int) -> dict[str, str]:
@@ -109,10 +108,10 @@ def _fixed_first_group(curves: Mapping[str, Any], first: int) -> dict[str, str]:
         and (points := _points(by_method["matryoshka-fixed"]["orderedness"], first))
     }
     if not found:
-        return _verdict(claim, UNTESTED, "it was not trained, or no prefix is so short.")
+        return claimed(claim, UNTESTED, "it was not trained, or no prefix is so short.")
     text = "; ".join(f"{value:.3f} at {length:g} ({place})" for place, (length, value) in found.items())
-    verdict = _of([abs(value) <= NEAR_ZERO for _, value in found.values()])
-    return _verdict(claim, verdict, f"orderedness {text}.")
+    verdict = verdict_of([abs(value) <= NEAR_ZERO for _, value in found.values()])
+    return claimed(claim, verdict, f"orderedness {text}.")
 
 
 def _early_units(curves: Mapping[str, Any], first: int) -> dict[str, str]:
@@ -127,8 +126,8 @@ def _early_units(curves: Mapping[str, Any], first: int) -> dict[str, str]:
                     falls.append(early > points[-1][1])
                     found.append(f"{method} ({place}) {early:.3f} at {length:g}, {points[-1][1]:.3f} at all")
     if not found:
-        return _verdict(claim, UNTESTED, "no ordered SAE was trained, or no prefix is as short as a group.")
-    return _verdict(claim, _of(falls), "; ".join(found) + " (units matched over the whole dictionary).")
+        return claimed(claim, UNTESTED, "no ordered SAE was trained, or no prefix is as short as a group.")
+    return claimed(claim, verdict_of(falls), "; ".join(found) + " (units matched over the whole dictionary).")
 
 
 def _cost_of_crossing(results: Mapping[str, Any]) -> dict[str, str]:
@@ -149,8 +148,8 @@ def _cost_of_crossing(results: Mapping[str, Any]) -> dict[str, str]:
         within.append(all(0.1 <= cost <= 0.2 for cost in costs))
         found.append(f"{crossed['method']} (start from {crossed['start']}) {costs[0]:.3f} and {costs[1]:.3f}")
     if not found:
-        return _verdict(claim, UNTESTED, "it needs two texts, and an ordered SAE trained on both.")
-    return _verdict(claim, _of(within), "; ".join(found) + ", whole dictionary.")
+        return claimed(claim, UNTESTED, "it needs two texts, and an ordered SAE trained on both.")
+    return claimed(claim, verdict_of(within), "; ".join(found) + ", whole dictionary.")
 
 
 def _same_seed(results: Mapping[str, Any]) -> dict[str, str]:
@@ -164,10 +163,10 @@ def _same_seed(results: Mapping[str, Any]) -> dict[str, str]:
             near.append(min(order, stay) >= NEAR_ONE)
             found.append(f"{crossed['method']}: orderedness {order:.3f}, stability {stay:.3f}")
     if not found:
-        return _verdict(
+        return claimed(
             claim, UNTESTED, "it needs two texts trained from noise, where a seed fixes the start."
         )
-    return _verdict(claim, _of(near), "; ".join(found) + ", whole dictionary.")
+    return claimed(claim, verdict_of(near), "; ".join(found) + ", whole dictionary.")
 
 
 def _with_tokens(over_time: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
@@ -182,10 +181,10 @@ def _with_tokens(over_time: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[s
                 course = ", ".join(f"{value:.3f}" for value in values)
                 found.append(f"{measure} of {method} ({', '.join(text)}) {course}")
     if not found:
-        return _verdict(claim, UNTESTED, "no ordered SAE was trained from noise.")
+        return claimed(claim, UNTESTED, "no ordered SAE was trained from noise.")
     tokens = ", ".join(f"{moment['tokens']:,}" for moment in next(iter(over_time.values())))
-    return _verdict(
-        claim, _of(grows), f"{'; '.join(found)} after {tokens} tokens (whole dictionary, two seeds)."
+    return claimed(
+        claim, verdict_of(grows), f"{'; '.join(found)} after {tokens} tokens (whole dictionary, two seeds)."
     )
 
 
@@ -195,14 +194,14 @@ def _stitching(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     )
     novel = {row["method"]: row["novel"] for row in rows}
     if "batchtopk" not in novel or "osae-paper" not in novel:
-        return _verdict(claim, UNTESTED, "no larger BatchTopK SAE and O-SAE were trained.")
+        return claimed(claim, UNTESTED, "no larger BatchTopK SAE and O-SAE were trained.")
     others = [novel[name] for name in ("batchtopk", "matryoshka-random") if name in novel]
     beats = [novel["osae-paper"] < other for other in others]
     shares = "; ".join(
         f"{row['method']} {_shares(row)}" + (f" (paper {_shares(row['paper'])})" if row["paper"] else "")
         for row in rows
     )
-    return _verdict(claim, _of(beats), f"novel / reconstruction / no change: {shares}.")
+    return claimed(claim, verdict_of(beats), f"novel / reconstruction / no change: {shares}.")
 
 
 def _shares(row: Mapping[str, Any]) -> str:
@@ -212,11 +211,3 @@ def _shares(row: Mapping[str, Any]) -> str:
 def _points(curve: Mapping[str, Sequence[float]], longest: float = float("inf")) -> list[tuple[float, float]]:
     """Prefix lengths up to `longest`, and the mean at each."""
     return [point for point in zip(curve["prefix"], curve["mean"], strict=True) if point[0] <= longest]
-
-
-def _of(outcomes: Sequence[bool]) -> str:
-    return HOLDS if all(outcomes) else PARTLY if any(outcomes) else FAILS
-
-
-def _verdict(claim: str, verdict: str, found: str) -> dict[str, str]:
-    return {"claim": claim, "verdict": verdict, "found": found}

@@ -8,7 +8,7 @@ from typing import Any
 from osae import metrics
 from osae.config import to_json
 from osae.data.worlds import SparseWorld
-from osae.experiments import figures_of, published
+from osae.experiments import figures_of, published, world_claims
 from osae.experiments.measure import EVALUATION_ROWS, Truth, gain_order, row
 from osae.experiments.trained import Job, all_trained
 from osae.experiments.tuned import tuned
@@ -19,7 +19,6 @@ SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 25_000, 4_000  # seen in training; ta
 LEAST_UNITS = 50  # smaller worlds train as long as one of this size
 SEEDS, QUICK_SEEDS = 10, 2
 PUBLISHED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
-COMPARED = (*PUBLISHED[:2], "orderedness_pairs", *PUBLISHED[2:])
 ENOUGH_SEEDS = 5  # for an interval to mean something
 
 
@@ -41,6 +40,11 @@ class Options:
     def method_list(self) -> tuple[str, ...]:
         """The recipes asked for, by default all."""
         return self.methods if self.methods is not None else tuple(RECIPES)
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the run is long enough for verdicts."""
+        return not self.quick and len(self.seed_list) >= ENOUGH_SEEDS
 
     def only(self, *fields: str) -> None:
         """Refuses choices that an experiment has no use for: it takes these fields of the world at most."""
@@ -77,6 +81,7 @@ def toy(options: Options, progress: Progress) -> dict[str, Any]:
         "seeds": options.seed_list,
         "chance": chance(world),
         "rows": rows,
+        "claims": world_claims.table_1(rows) if options.conclusive else [],
         "figures": figures,
         "notes": notes(rows, options),
     }
@@ -105,14 +110,16 @@ def trained_saes(
 
 
 def with_sorted(saes: Mapping[str, dict[int, SAE]], world: SparseWorld) -> dict[str, dict[int, SAE]]:
-    """The same, with TopK's units sorted on the training samples, by energy and by gain, right after it."""
+    """The same, and after each TopK its units sorted on the training samples, by energy and by gain."""
     result: dict[str, dict[int, SAE]] = {}
     for name, group in saes.items():
         result[name] = group
-        if name == "topk":
+        if name.startswith("topk"):
             x = world.draw("train").x
-            for by, label in (("energy", "topk-sorted"), ("gain", "topk-sorted-by-gain")):
-                result[label] = {s: sae.reordered(gain_order(sae, x, by=by)) for s, sae in group.items()}
+            for by, label in (("energy", "sorted"), ("gain", "sorted-by-gain")):
+                result[f"{name}-{label}"] = {
+                    s: sae.reordered(gain_order(sae, x, by=by)) for s, sae in group.items()
+                }
     return result
 
 
@@ -147,25 +154,13 @@ def notes(rows: Sequence[Mapping[str, Any]], options: Options) -> list[str]:
             ahead = [key for key in PUBLISHED if key in found and _sign(key, found[key], paper[key]) >= 0]
             of_all = f"{len(ahead)} of {len(PUBLISHED)} measures"
             said.append(f"{found['method']}: at least as good as the paper's {paper['label']} on {of_all}.")
-    by_name = {found["method"]: found for found in rows}
     if len(options.seed_list) < ENOUGH_SEEDS:
         said.append(
             f"{len(options.seed_list)} seeds tell no method from another: ask for {ENOUGH_SEEDS} or more."
         )
-    elif {"osae", "topk-sorted-by-gain"} <= set(by_name):
-        said += [_verdict(key, by_name["osae"], by_name["topk-sorted-by-gain"]) for key in COMPARED]
     if options.quick:
         said.append("A quick run, with short training. Leave out --quick for the real table.")
     return said
-
-
-def _verdict(key: str, ours: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Who is ahead in one measure, if the 95 % intervals tell: osae or TopK sorted afterwards."""
-    a, b = ours[key], other[key]
-    apart = a["low"] > b["high"] or a["high"] < b["low"]
-    leader = "osae" if _sign(key, a, b) > 0 else "topk-sorted-by-gain"
-    verdict = f"{leader} is ahead" if apart else "their 95 % intervals overlap"
-    return f"{key}: osae {a['mean']:.4g}, topk-sorted-by-gain {b['mean']:.4g}: {verdict}."
 
 
 def _sign(key: str, ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:

@@ -9,7 +9,7 @@ import torch
 from osae import metrics
 from osae.config import altered, to_json
 from osae.data.worlds import PCAWorld, SparseWorld
-from osae.experiments import figures_of
+from osae.experiments import figures_of, world_claims
 from osae.experiments.measure import EVALUATION_ROWS, interval
 from osae.experiments.toy import Options, Progress, chance, measured_rows, trained_saes
 from osae.experiments.trained import Job, all_trained
@@ -44,7 +44,8 @@ def sizes(options: Options, progress: Progress) -> dict[str, Any]:
         made = figures_of.world_figures(saes, world, options.out / folder)
         figures += [{"file": f"{folder}/{f['file']}", "caption": f"{title}. {f['caption']}"} for f in made]
     about = {"title": "Other sizes of the Gaussian world", "seeds": options.seed_list, "sections": sections}
-    return about | {"world": to_json(base), "rows": [], "figures": figures, "notes": []}
+    claims = world_claims.other_sizes(sections) if options.conclusive else []
+    return about | {"world": to_json(base), "rows": [], "claims": claims, "figures": figures, "notes": []}
 
 
 def zipf(options: Options, progress: Progress) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def zipf(options: Options, progress: Progress) -> dict[str, Any]:
         "seeds": options.seed_list,
         "rows": [],
         "sections": sections,
+        "claims": world_claims.zipfian(sections, OUR_TOPK) if options.conclusive else [],
         "figures": [figures_of.sweep_figure(sections, options.out)],
         "notes": [
             f"`osae` and `{OUR_TOPK}` train at our settings (learning rate 1e-2 that falls, warm-up of k, "
@@ -99,7 +101,7 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
 
 
 def ablate(options: Options, progress: Progress) -> dict[str, Any]:
-    """Our recipe with one choice changed at a time."""
+    """Our recipe and the paper's with one choice changed at a time."""
     options.only("width", "units", "active", "zipf", "samples", "seed")
     world = replace(SparseWorld(), **options.world)
     options = replace(options, seeds=options.seeds or (2 if options.quick else FEW_SEEDS))
@@ -113,14 +115,15 @@ def ablate(options: Options, progress: Progress) -> dict[str, Any]:
         "seeds": options.seed_list,
         "chance": chance(world),
         "rows": rows,
+        "claims": world_claims.ablations(rows) if options.conclusive else [],
         "figures": [figures_of.bars_figure(rows, keys, options.out)],
         "notes": [],
     }
 
 
 def ablations(task: Task) -> list[Recipe]:
-    """The recipe `osae` and its neighbours, named by what differs."""
-    base = recipe("osae", task)
+    """The recipes `osae` and `osae-paper` and their neighbours, named by what differs."""
+    base, paper = recipe("osae", task), tuned("osae-paper", task)
     changes: dict[str, dict[str, Any]] = {
         "osae": {},
         "no sorting": {"resort": None},
@@ -138,7 +141,13 @@ def ablations(task: Task) -> list[Recipe]:
         "prefix geometric": {"sae.prefix": Geometric(0.97)},
         "prefix piecewise": {"sae.prefix": Piecewise(group_ends(task.units, task.groups))},
     }
-    return [replace(altered(base, change), name=name) for name, change in changes.items()]
+    schedules: dict[str, dict[str, Any]] = {
+        "osae-paper": {},
+        "osae-paper, no unit sweeping": {"sweep": None},
+        "osae-paper, no warm-up of k": {"k_warmup": None},
+    }
+    neighbours = ((base, changes), (paper, schedules))
+    return [replace(altered(of, change), name=name) for of, by in neighbours for name, change in by.items()]
 
 
 def energy(options: Options, progress: Progress) -> dict[str, Any]:
@@ -171,6 +180,7 @@ def energy(options: Options, progress: Progress) -> dict[str, Any]:
         "chance": chance(world),
         "columns": ["orderedness_frequency", "orderedness_energy", "stability_truth", "mse", "seconds"],
         "rows": rows,
+        "claims": world_claims.order_by_energy(rows, between) if options.conclusive else [],
         "figures": [],
         "notes": [
             f"The orders by frequency and by energy have rank correlation {between:.2f} in this world.",
@@ -200,6 +210,7 @@ def pca(options: Options, progress: Progress) -> dict[str, Any]:
         "chance": {"stability": level.stability, "orderedness": level.orderedness},
         "columns": ["least_cosine", "cosine_in_place", "mse", "least_possible_mse"],
         "rows": rows,
+        "claims": world_claims.principal_directions(rows) if options.conclusive else [],
         "figures": [],
         "notes": [
             "`plain` may only find the span of the leading directions; `ordered` finds each, in order."

@@ -22,6 +22,7 @@ h3 { margin: 1.75rem 0 .4rem; font-size: 1rem; font-weight: 650; }
 p, ul, dl, figcaption { max-width: 46rem; }
 .notes { border-left: 3px solid var(--accent); padding: .1rem 0 .1rem 1.1rem; }
 .notes h2 { margin: 0 0 .25rem; }
+.claims dd { margin: .1rem 0 .8rem; color: var(--muted); font-size: .9rem; }
 .notes ul { margin: 0; padding-left: 1.1rem; }
 .small { color: var(--muted); font-size: .875rem; }
 .wide { overflow-x: auto; }

@@ -72,6 +72,7 @@ def page(results: Mapping[str, Any], folder: Path | str) -> str:
         "<section><h2>Results</h2>",
         *(part for section, columns in tables_of(results) for part in _section(section, columns, results)),
         f'<p class="small">{LEGEND} {BOLD} {INTERVALS} Point at a number for its interval.</p></section>',
+        *_claims(results.get("claims") or []),
         *figures_part(results.get("figures") or [], Path(folder)),
         *_run(results),
         *json_part(results),
@@ -100,6 +101,16 @@ def notes_part(notes: Sequence[str]) -> Iterator[str]:
         yield '<section class="notes"><h2>In short</h2><ul>'
         yield from (f"<li>{_words(note)}</li>" for note in notes)
         yield "</ul></section>"
+
+
+def _claims(claims: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Each claim with what was found and the verdict; nothing if there is none."""
+    if claims:
+        yield '<section class="claims"><h2>Claims</h2><dl>'
+        for claim in claims:
+            said, found = _words(claim["claim"]), _words(claim["found"])
+            yield f"<dt>{said} <strong>{escape(claim['verdict'])}</strong></dt><dd>{found}</dd>"
+        yield "</dl></section>"
 
 
 def _words(text: Any) -> str:

@@ -176,11 +176,21 @@ def markdown(results: Mapping[str, Any]) -> str:
         if section["world"] and section["world"] != results.get("world"):
             lines += [f"World: {world_words(section['world'])}", ""]
         lines += [*_markdown_table(section, columns), ""]
+    if results.get("claims"):
+        lines += ["## Claims", "", *markdown_claims(results["claims"]), ""]
     if results.get("notes"):
         lines += ["## Notes", "", *(f"- {' '.join(str(note).split())}" for note in results["notes"]), ""]
     for figure in results.get("figures") or []:
         lines += [f"![{_in_line(figure['caption'])}]({figure['file']})", "", f"*{figure['caption']}*", ""]
     return "\n".join(lines)
+
+
+def markdown_claims(claims: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """The lines of a table of claims, each with what was found and the verdict."""
+    yield _line(["Claim", "Found", "Verdict"])
+    yield _line([":--"] * 3)
+    for claim in claims:
+        yield _line([claim["claim"], claim["found"], claim["verdict"]])
 
 
 def _markdown_table(section: Mapping[str, Any], columns: Sequence[Column]) -> Iterator[str]:
