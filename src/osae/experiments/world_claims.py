@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from osae.experiments.claims import MATRYOSHKA, UNTESTED, claimed, verdict_of
@@ -286,11 +287,9 @@ def _fifr(tables: Sequence[Sequence[Row]]) -> dict[str, str]:
     trained = [row for rows in tables for row in rows if "sorted" not in row["method"]]
     if len(trained) < 3:
         return claimed(claim, UNTESTED, "it takes three methods or more.")
-    stable = [row["stability_truth"]["mean"] for row in trained]
-    by_feature, overall = (
-        -float(stats.spearmanr([row[key]["mean"] for row in trained], stable)[0])
-        for key in ("fifr", "mse")
-    )
+    keys = ("fifr", "mse", "stability_truth")
+    ranks = np.stack([stats.rankdata([row[key]["mean"] for row in trained]) for key in keys])
+    by_feature, overall = -np.corrcoef(ranks)[:2, 2]
     found = f"rank correlation with stability to the truth: FIFR {by_feature:.2f}, error {overall:.2f}"
     over = f"over {len(trained)} methods" if len(tables) == 1 else f"over {len(trained)} methods and worlds"
     return claimed(claim, verdict_of([by_feature > overall]), f"{found} (signs turned; {over}).")
