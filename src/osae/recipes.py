@@ -143,18 +143,6 @@ def osae(task: Task) -> Recipe:
     return replace(made, sweep=anchors, resort=Resort(1))
 
 
-def from_noise(made: Recipe, task: Task) -> Recipe:
-    """The recipe begun from noise, where no leading atoms are worth holding.
-
-    Instead its units are sorted as they learn, under a loss that asks for more order.
-    """
-    made = replace(made, start=FromNoise())
-    if made.sweep is None or not made.sweep.atoms_only:
-        return made
-    groups = Piecewise(group_ends(task.units, task.groups))
-    return replace(_with_prefix(made, made.name, Mixed(groups, full=0.8)), sweep=None, resort=Resort(30))
-
-
 RECIPES: dict[str, Callable[[Task], Recipe]] = {
     "vanilla": vanilla,
     "topk": topk,
@@ -167,11 +155,31 @@ RECIPES: dict[str, Callable[[Task], Recipe]] = {
 }
 
 
-def recipe(name: str, task: Task) -> Recipe:
-    """The named recipe for this task."""
+STARTS = {"data": FromData(), "noise": FromNoise()}
+
+
+def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
+    """The named recipe for this task; `start`, "data" or "noise", where it is not to be the recipe's own."""
     if name not in RECIPES:
         raise ValueError(f"no recipe {name!r}: there are {', '.join(RECIPES)}.")
-    return RECIPES[name](task)
+    made = RECIPES[name](task)
+    if start is None:
+        return made
+    if start not in STARTS:
+        raise ValueError(f"no start {start!r}: there are {', '.join(STARTS)}.")
+    made = replace(made, start=STARTS[start])
+    return made if start == "data" else _holding_nothing(made, task)
+
+
+def _holding_nothing(made: Recipe, task: Task) -> Recipe:
+    """The recipe from noise, where no leading atoms are worth holding.
+
+    Instead its units are sorted as they learn, under a loss that asks for more order.
+    """
+    if made.sweep is None or not made.sweep.atoms_only:
+        return made
+    groups = Piecewise(group_ends(task.units, task.groups))
+    return replace(_with_prefix(made, made.name, Mixed(groups, full=0.8)), sweep=None, resort=Resort(30))
 
 
 def group_ends(units: int, groups: int) -> tuple[int, ...]:

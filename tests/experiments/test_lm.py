@@ -15,7 +15,7 @@ from osae.experiments import lm_claims
 from osae.experiments.lm import METHODS, LMOptions, Text, lm
 from osae.experiments.trained import Job, all_trained
 from osae.metrics import chance_level
-from osae.recipes import FromNoise, Task, from_noise, recipe
+from osae.recipes import FromData, FromNoise, Task, recipe
 
 
 @pytest.fixture(scope="module")
@@ -202,10 +202,16 @@ def test_what_order_costs_is_held_against_topk(loss, verdict):
 @pytest.mark.parametrize("name", METHODS)
 def test_from_noise_nothing_is_held_and_nothing_else_changes_but_for_osae(name):
     task = Task(16, 64, 4, 10_000, language=True)
-    usual, begun = recipe(name, task), from_noise(recipe(name, task), task)
-    assert begun.start == FromNoise()
+    usual, begun = recipe(name, task), recipe(name, task, start="noise")
+    assert usual == recipe(name, task, start="data")
+    assert (usual.start, begun.start) == (FromData(), FromNoise())
     assert begun.sweep is None
     assert (replace(usual, start=FromNoise()) == begun) == (name != "osae")
+
+
+def test_a_start_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="no start 'zeros': there are data, noise"):
+        recipe("osae", Task(16, 64, 4, 10_000), start="zeros")
 
 
 def test_one_text_and_one_method_are_enough(texts, tmp_path):

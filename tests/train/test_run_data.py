@@ -68,6 +68,17 @@ def test_held_atoms_are_the_leading_principal_directions(shards, tmp_path):
     assert float(held[0] @ last[0]) > 0.9  # in its place
 
 
+def test_the_kind_of_start_can_be_chosen(shards, tmp_path):
+    words = ["train", "osae", "--data", str(shards), *SIZES, "--tokens", "600"]
+    starts = {}
+    for start in ("data", "noise"):
+        assert main([*words, "--start", start, "--out", str(tmp_path / start)]) == 0
+        starts[start] = SAE.load(tmp_path / start / "snapshots" / "0" / "osae-seed0").decoder.detach()
+        assert type(run.read(tmp_path / start).recipes[0].start).__name__ == f"From{start.capitalize()}"
+    torch.testing.assert_close(starts["data"][0], -starts["data"][1])
+    assert abs(float(starts["noise"][0] @ starts["noise"][1])) < 0.9
+
+
 def test_epochs_count_passes_over_the_data_in_any_setting(shards, tmp_path):
     words = ["train", "topk", "--setting", "pythia-70m", "--data", str(shards), *SIZES, "--epochs", "0.5"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0

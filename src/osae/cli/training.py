@@ -39,6 +39,11 @@ def configure_train(sub: argparse.ArgumentParser) -> None:
     on.add_argument("--data", type=Path, metavar="SHARDS", help="train on these activations")
     on.add_argument("--live", action="store_true", help="train straight from a language model")
     sub.add_argument("--setting", metavar="NAME", help="a known language-model setting (below)")
+    sub.add_argument(
+        "--start",
+        choices=("data", "noise"),
+        help="begin from the principal directions of the data, or from noise (default: the recipe's own)",
+    )
     sub.add_argument("--epochs", type=float, help="times the samples are seen (30; on activations 1)")
     sub.add_argument("--batch", type=positive, help="samples in a step (500; on activations 2048)")
     sub.add_argument("--k", type=positive, help="active units of a code (default: the world's active atoms)")
@@ -87,7 +92,7 @@ def train(asked: argparse.Namespace) -> int:
     for change in asked.set:
         path, _, value = change.partition("=")
         changes[path] = from_json(json_value(value, change))
-    chosen = tuple(altered(recipe(name, task), changes) for name in names)
+    chosen = tuple(altered(recipe(name, task, start=asked.start), changes) for name in names)
     config = run.RunConfig(chosen, asked.seeds, source, asked.snapshots, asked.checkpoint_seconds)
     run.create(asked.out, config)
     return _go(asked.out, asked)

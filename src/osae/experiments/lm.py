@@ -23,11 +23,10 @@ from osae.experiments.published import STITCHING
 from osae.experiments.toy import Progress
 from osae.experiments.trained import Job, all_trained
 from osae.model import SAE
-from osae.recipes import FromData, FromNoise, Recipe, Task, from_noise, recipe
+from osae.recipes import STARTS, Recipe, Task, recipe
 
 METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-paper", "osae")
 STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
-STARTS = {"data": FromData(), "noise": FromNoise()}
 SORTED, UNTRAINED = "topk-sorted", "untrained"
 TEST_ROWS = 60_000
 ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
@@ -166,8 +165,7 @@ def made(
 ) -> Recipe:
     """The named recipe from a kind of start, at a learning rate."""
     task = options.task(units=units, tokens=tokens)
-    begun = from_noise(recipe(name, task), task) if start == "noise" else recipe(name, task)
-    changed = altered(begun, {"lr.peak": rate, "start": STARTS[start]})
+    changed = altered(recipe(name, task, start=start), {"lr.peak": rate})
     return replace(changed, name=name if units is None else f"{name}-{units}")
 
 
