@@ -51,6 +51,9 @@ def test_the_error_that_goes_with_stability_is_told():
     straight = [row(f"m{q}", q, fifr=q) for q in levels]
     assert world_claims._fifr([turned])["verdict"] == HOLDS
     assert world_claims._fifr([straight])["verdict"] == FAILS
+    apart = [[row(f"m{q}", q, fifr=q, mse=1 - q) for q in levels]]  # FIFR ranks the wrong way within a world
+    apart.append([row(f"m{q}", 10 + q, fifr=q - 10, mse=11 - q) for q in levels])  # and right between them
+    assert world_claims._fifr(apart)["verdict"] != HOLDS
     sorted_too = [*turned, row("m-sorted", 0.9, fifr=1.0)]
     assert world_claims._fifr([sorted_too]) == world_claims._fifr([turned])
 

@@ -63,7 +63,7 @@ def test_held_atoms_are_the_leading_principal_directions(shards, tmp_path):
     assert not torch.equal(held[:2], last[:2])  # let go
     x = Shards(shards).read(0, 6000)
     leading = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[0]
-    assert abs(float(held[0] @ leading)) > 0.999
+    assert abs(float(held[0] @ leading)) > 0.99  # of a half of the rows
     torch.testing.assert_close(held[0], -held[1])
     assert float(held[0] @ last[0]) > 0.9  # in its place
 

@@ -13,4 +13,6 @@ def claimed(claim: str, verdict: str, found: str) -> dict[str, str]:
 
 def verdict_of(outcomes: Sequence[bool]) -> str:
     """Whether a claim holds that came out so in each case."""
+    if not outcomes:
+        return UNTESTED
     return HOLDS if all(outcomes) else PARTLY if any(outcomes) else FAILS

@@ -30,6 +30,7 @@ STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
 SORTED, UNTRAINED = "topk-sorted", "untrained"
 TEST_ROWS = 60_000
 ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
+ENOUGH_SEEDS = 3  # for verdicts
 TUNING_SEED = 1000  # no table uses it
 MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0)  # shares of training at which SAEs are kept
 MEASURES = ("stability", "orderedness", "stability_of_full", "orderedness_of_full")
@@ -145,9 +146,11 @@ def lm(options: LMOptions, progress: Progress) -> dict[str, Any]:
         "trials": trials,
         "rates": rates,
     }
-    results["claims"] = lm_claims.claims(results, options.units, options.groups)
+    enough = options.seeds >= ENOUGH_SEEDS
+    results["claims"] = lm_claims.claims(results, options.units, options.groups) if enough else []
     results["figures"] = lm_figures.draw(results, options.out)
-    results["notes"] = []
+    few = f"{options.seeds} seeds are one pair, too few for verdicts: ask for {ENOUGH_SEEDS} or more."
+    results["notes"] = [] if enough else [few]
     return results
 
 

@@ -21,6 +21,7 @@ from osae.schedule import LearningRate, Resort, Sweep
 from osae.sparsify import Linear
 
 SIZES = ((10, 2), (30, 3), (50, 5))
+DRAWN = ("topk", "osae-paper", "osae")  # the paper draws its vanilla SAE and the O-SAE
 ALPHAS, QUICK_ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
 ZIPF_STEPS, QUICK_ZIPF_STEPS = 30_000, 2_000
 FEW_SEEDS = 5
@@ -41,7 +42,8 @@ def sizes(options: Options, progress: Progress) -> dict[str, Any]:
         rows = measured_rows(saes, seconds, world)
         title = f"{units} atoms, {active} active"
         sections.append({"title": title, "world": to_json(world), "chance": chance(world), "rows": rows})
-        made = figures_of.world_figures(saes, world, options.out / folder)
+        drawn = {name: group for name, group in saes.items() if name in DRAWN} or saes
+        made = figures_of.world_figures(drawn, world, options.out / folder)
         figures += [{"file": f"{folder}/{f['file']}", "caption": f"{title}. {f['caption']}"} for f in made]
     about = {"title": "Other sizes of the Gaussian world", "seeds": options.seed_list, "sections": sections}
     claims = world_claims.other_sizes(sections) if options.conclusive else []

@@ -21,7 +21,10 @@ def started(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
         case FromNoise():
             pass
         case FromData(samples):
-            chosen = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))[:samples]
+            shuffled = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))
+            chosen = shuffled[
+                : min(samples, max(1, len(rows) // 2))
+            ]  # all rows would be the same for all seeds
             atoms = signed_principal_directions(rows[chosen], recipe.sae.units)
             sae.decoder[: len(atoms)] = atoms
             if not recipe.sae.tied:
