@@ -11,8 +11,8 @@ from osae.data.worlds import SparseWorld
 from osae.model import AuxK, Resample, Split
 from osae.recipes import RECIPES, FromData, Task, recipe
 from osae.schedule import Resort, Sweep
-from osae.sparsify import BatchTopK, JumpReLU, ReLU
 from osae.seeds import generator
+from osae.sparsify import BatchTopK, JumpReLU, ReLU
 from osae.train.loop import train
 from osae.train.member import Member
 from osae.train.revive import revive, two_directions
