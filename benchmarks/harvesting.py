@@ -3,8 +3,9 @@
     python -m benchmarks.harvesting --model MODEL --layer 10 --text FILE
 
 In turns, a text is harvested from the beginning (read, tokenised, run through the model, shuffled, written
-with its manifest), and its contexts are run through a model that has no blocks but those up to the layer, with all
-batches ready beforehand and nothing done with what comes out. What is told is the median of the ratios.
+with its manifest), and its contexts are run through a model that has no blocks but those up to the layer,
+with all batches ready beforehand and nothing done with what comes out. What is told is the median of the
+ratios.
 """
 
 import argparse
