@@ -32,6 +32,7 @@ class Options:
     jobs: int = 2
     methods: tuple[str, ...] | None = None
     world: Mapping[str, Any] = field(default_factory=dict)
+    exponents: tuple[float, ...] | None = None  # of the Zipf sweep
 
     @property
     def seed_list(self) -> list[int]:
