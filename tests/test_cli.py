@@ -68,7 +68,10 @@ def test_recipes_are_listed_and_printed(capsys):
     assert main(["recipes", "gemma-2-2b"]) == 0
     setting = json.loads(capsys.readouterr().out)
     assert setting["recipe"]["sae"]["prefix"]["ends"] == [128, 384, 896, 1920, 4096]
+    assert setting["recipe"]["start"] == {"kind": "FromNoise"}
     assert (setting["source"]["model"], setting["source"]["layer"]) == ("google/gemma-2-2b", 12)
+    assert main(["recipes", "smollm2-135m"]) == 0
+    assert json.loads(capsys.readouterr().out)["recipe"]["start"]["kind"] == "FromData"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,8 @@ def test_recipes_are_listed_and_printed(capsys):
         (["train", "topk", "--out", "x", "--samples", "100"], "batch=500 exceeds the world's 100 samples"),
         (["train", "topk", "--out", "x", "--snapshots", "99999999"], "the training sees"),
         (["reproduce", "pca", "--out", "x", "--zipf", "1"], "you may choose"),
+        (["reproduce", "pca", "--out", "x", "--exponents", "1"], "pca has no use for them"),
+        (["reproduce", "zipf", "--out", "x", "--exponents", "1,steep"], "give numbers, such as 0.5,1,1.5"),
         (["reproduce", "ablate", "--out", "x", "--methods", "topk"], "leave out --methods"),
         (["resume", "nowhere"], "holds no run"),
         (["reproduce", "toy", "--out", "x", "--methods", "nonsense"], "no recipe 'nonsense'"),

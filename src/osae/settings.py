@@ -1,11 +1,13 @@
 """Language-model settings by name: a model, a place in it, two texts, and the sizes that go with them.
 
 The paper's are `pythia-70m` and `gemma-2-2b`: 4,096 units, k = 80, 5 groups of which the first has 128 units,
-50 million tokens. Its "layer N" is taken as `hidden_states[N]`.
+50 million tokens, a start from noise, 65,536 units stitched into them. Its "layer N" is taken as
+`hidden_states[N]`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from osae.data.harvest import Harvest
 from osae.data.text import HubText, Text
@@ -26,6 +28,13 @@ class Setting:
     seeds: int = 5
     groups: int = 5
     context: int = 128
+    start: Literal["noise", "data"] = "noise"
+    stitch: int = 16  # the larger SAE has so many times the units
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The kinds of start that the experiments try: that from the data, and the setting's own."""
+        return tuple(dict.fromkeys(("data", self.start)))
 
     def harvest(self, text: str) -> Harvest:
         """The activations of one of the texts, its held-out part left out, as many as the training sees."""
@@ -50,6 +59,8 @@ SETTINGS = {
         10,
         {"wikipedia": HubText("wikimedia/wikipedia:20231101.en"), "pile": PAPERS_TEXTS["pile"]},
         width=576,
+        start="data",
+        stitch=2,
     ),
 }
 

@@ -33,12 +33,17 @@ def test_a_harvest_says_what_it_made_and_can_be_inspected(words, tmp_path, capsy
     out = tmp_path / "acts"
     assert main([*words, str(out)]) == 0
     said = capsys.readouterr().out
-    assert "500 rows of width 16 in 3 shards; 0 outliers left out" in said
+    contexts = Shards(out).manifest["text"]["contexts"]  # of each the first position goes
+    left_out = f"0 outliers left out, {contexts} first positions skipped; "
+    assert f"500 rows of width 16 in 3 shards; {left_out}" in said
+    assert "of the time was the model's" in said
     assert said.strip().endswith(str(out))
     assert main(["inspect", str(out), "--verify"]) == 0
     assert "500" in capsys.readouterr().out
     assert main([*words, str(out)]) == 0  # again: all is there
-    assert "500 rows" in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert "500 rows" in again
+    assert "of the time" not in again
     told = json.loads((out / "harvest.json").read_text())
     assert (told["dtype"], told["harvest"]["layer"], told["harvest"]["tokens"]) == ("float16", 1, 500)
 
@@ -46,6 +51,24 @@ def test_a_harvest_says_what_it_made_and_can_be_inspected(words, tmp_path, capsy
 def test_too_little_text_is_said(words, tmp_path, capsys):
     assert main([*words, str(tmp_path / "acts"), "--tokens", "1e6"]) == 0
     assert "of the 1000000 rows asked for" in capsys.readouterr().out
+
+
+def test_outliers_are_not_blamed_on_the_text(words, tmp_path, capsys):
+    assert main([*words, str(tmp_path / "acts"), "--max-norm", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "the text gave" not in said
+    assert Shards(tmp_path / "acts").rows < 500
+
+
+def test_places_without_a_text_are_counted(words, folder, tmp_path, capsys):
+    lines = (folder / "text.jsonl").read_text()
+    (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' + lines)
+    assert main([*words, str(tmp_path / "acts"), "--text", str(tmp_path / "nulls.jsonl")]) == 0
+    assert "documents without a text, passed over: 1" in capsys.readouterr().out
+    assert Shards(tmp_path / "acts").manifest["text"]["passed"] == 1
+    (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)
+    assert main([*words, str(tmp_path / "none"), "--text", str(tmp_path / "nulls.jsonl")]) == 2
+    assert "documents without a text: 3" in capsys.readouterr().err
 
 
 def test_a_flipped_byte_and_a_missing_shard_are_found(words, tmp_path, capsys):
@@ -67,6 +90,45 @@ def test_a_flipped_byte_and_a_missing_shard_are_found(words, tmp_path, capsys):
     assert main(["inspect", str(out), "--verify"]) == 0
 
 
+def test_a_flipped_byte_in_the_contexts_is_found(words, tmp_path, capsys):
+    out = tmp_path / "acts"
+    assert main([*words, str(out)]) == 0
+    assert main(["inspect", str(out), "--verify"]) == 0
+    assert "no checksum" not in capsys.readouterr().out
+    contexts, manifest = out / "contexts.safetensors", out / "manifest.json"
+    whole, told = contexts.read_bytes(), manifest.read_bytes()
+    contexts.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    assert main(["inspect", str(out), "--verify"]) == 2
+    assert f"{contexts} is not the file" in capsys.readouterr().err
+    contexts.unlink()
+    assert main(["inspect", str(out), "--verify"]) == 2
+    assert main([*words, str(out)]) == 0  # makes it again
+    assert (contexts.read_bytes(), manifest.read_bytes()) == (whole, told)
+    older = {name: value for name, value in json.loads(told).items() if name != "files"}
+    manifest.write_text(json.dumps(older, indent=2) + "\n")
+    before = manifest.read_bytes(), Shards(out).provenance()["sha256"]
+    assert main(["inspect", str(out), "--verify"]) == 0
+    assert "contexts.safetensors has no checksum" in capsys.readouterr().out
+    assert main([*words, str(out)]) == 0
+    assert (manifest.read_bytes(), Shards(out).provenance()["sha256"]) == before
+
+
+def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
+    out = tmp_path / "acts"
+    assert main([*words, str(out)]) == 0
+    told = Shards(out).manifest
+    capsys.readouterr()
+    assert main(["inspect", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    facts = dict(line.split(maxsplit=1) for line in lines)
+    assert facts["mean"] == f"16 numbers, norm {sum(m * m for m in told['mean']) ** 0.5:.4g}"
+    assert (facts["model.name"], facts["harvest.context"]) == ("model", "8")
+    assert facts["text.files.0.sha256"] == told["text"]["files"][0]["sha256"]
+    assert facts["norms.0.5"] == f"{told['norms']['0.5']:.6g}"
+    assert "{" not in "".join(lines)
+    assert max(map(len, lines)) < 110
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -74,6 +136,7 @@ def test_a_flipped_byte_and_a_missing_shard_are_found(words, tmp_path, capsys):
         (["--text", "cut.jsonl.xz"], "cannot be read to its end"),
         (["--text", "text.pdf"], "not .pdf"),
         (["--text", "nothing*.txt"], "no file nothing*.txt"),
+        (["--text", "model"], "model is a folder, no file: give a pattern such as model/*.txt"),
         (["--text-field", "body"], "no text under 'body'; there is text"),
         (["--layer", "4"], "give 0 to 3"),
         (["--model", "nan"], "NaN or infinity"),

@@ -15,7 +15,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from osae.data.harvest import Harvest, block_of, contexts_of, harvest, opened_model, rows_of
@@ -103,6 +103,7 @@ def test_shards_hold_every_token_once_with_the_models_own_hidden_state(
         rtol=1e-4,
         atol=1e-5,
     )
+    assert share is not None
     assert 0 < share <= 1
     assert len(shards.shards) > 4
 
@@ -173,6 +174,29 @@ def test_outliers_are_left_out_and_counted(folder, spec, tmp_path):
     total = sum(len(ids) for ids in DOCUMENTS)
     assert not bool((tokens == 7).any())
     assert shards.manifest["outliers"] == sum(ids.count(7) for ids in DOCUMENTS) == total - shards.rows
+    assert (shards.manifest["large"], shards.manifest["skipped"]) == (0, 0)
+    kept, _ = harvest(replace(spec, max_norm=0, skip=1), tmp_path / "b", device="cpu")
+    tokens = torch.cat([load_file(shard.file)["tokens"] for shard in kept.shards])
+    assert kept.manifest["outliers"] == 0
+    assert kept.manifest["large"] == int((tokens == 7).sum()) > 0
+    assert kept.manifest["skipped"] == kept.manifest["text"]["contexts"]
+
+
+def test_contexts_of_an_earlier_release_are_gone_on_with(spec, tmp_path):
+    """They say nothing of documents without a text, and need not have equal blocks."""
+    harvest(spec, tmp_path / "a", device="cpu")
+    contexts = load_file(tmp_path / "a" / "contexts.safetensors")
+    del contexts["passed"]
+    contexts["blocks"][1] += 1
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "harvest.json", tmp_path / "b")
+    save_file(contexts, tmp_path / "b" / "contexts.safetensors")
+    before = (tmp_path / "b" / "contexts.safetensors").read_bytes()
+    shards, _ = harvest(spec, tmp_path / "b", device="cpu")
+    assert (tmp_path / "b" / "contexts.safetensors").read_bytes() == before
+    assert shards.rows == Shards(tmp_path / "a").rows
+    assert shards.shards[0].rows > Shards(tmp_path / "a").shards[0].rows
+    shards.verify()
 
 
 def test_a_document_longer_than_all_others_is_read_to_its_end(spec, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from osae.config import from_json, to_json
 from osae.data.harvest import Harvest, harvest
 from osae.data.shards import Shards, write_shards
-from osae.data.source import LiveRows, OnDisk, Rows, ShardRows, Source, opened
+from osae.data.source import Live, LiveRows, OnDisk, Rows, ShardRows, Source, opened
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
 from tests.data.tiny import documents, saved_model, saved_text
@@ -89,27 +89,37 @@ def spec(tmp_path_factory):
     return Harvest(model, text, 10_000, layer=2, context=8, block=200)
 
 
-def test_live_blocks_are_those_that_a_harvest_writes(spec, tmp_path):
+@pytest.mark.parametrize(("block", "max_norm"), [(200, 10.0), (520, 10.0), (999, 10.0), (200, 1.5)])
+def test_live_blocks_are_those_that_a_harvest_writes_and_use_every_row(spec, block, max_norm, tmp_path):
+    spec = replace(spec, tokens=1000, block=block, max_norm=max_norm)
     stored, _ = harvest(spec, tmp_path / "acts", dtype="float32", device="cpu")
-    live = LiveRows(spec, "cpu")
-    assert live.count == len(stored.shards) - 1
+    live = LiveRows(Live(spec), "cpu")
+    assert live.count == len(stored.shards) == -(-1000 // block)
+    assert stored.rows + stored.manifest["outliers"] == 1000
+    assert (stored.manifest["outliers"] > 0) == (max_norm < 10)
     first = 0
-    for index, shard in enumerate(stored.shards[:-1]):
-        assert 180 <= live.rows <= shard.rows
-        assert torch.equal(live.block(index), stored.read(first, first + live.rows))
+    for index, shard in enumerate(stored.shards):
+        rows = stored.read(first, first + shard.rows)
+        made = live.block(index)
+        assert len(made) == live.rows < min(block, 1000 / live.count) + spec.context
+        assert torch.equal(made[: shard.rows], rows)
+        assert torch.equal(made[shard.rows :], rows[: live.rows - shard.rows])  # filled up
         first += shard.rows
-    assert torch.equal(live.block(live.count), stored.read(0, live.rows))
+    assert torch.equal(live.block(live.count), LiveRows(Live(spec), "cpu").block(0))
     assert isinstance(live, Source)
 
 
 def test_little_text_makes_one_live_block(spec):
-    live = LiveRows(replace(spec, tokens=1), "cpu")
+    live = LiveRows(Live(replace(spec, tokens=1)), "cpu")
     assert (live.count, live.rows, tuple(live.block(5).shape)) == (1, 1, (1, 16))
 
 
-def test_too_many_outliers_for_a_live_block_are_said_to_be(spec):
-    with pytest.raises(ValueError, match="raise --max-norm"):
-        LiveRows(replace(spec, max_norm=1.0), "cpu").block(0)
+def test_so_many_tokens_go_through_the_model_at_once_as_were_asked_for(spec, monkeypatch):
+    live, sizes = LiveRows(Live(spec, batch_tokens=24), "cpu"), []
+    real = live.lm.activations
+    monkeypatch.setattr(live.lm, "activations", lambda ids: (sizes.append(ids.numel()), real(ids))[1])
+    live.block(0)
+    assert 16 < max(sizes) <= 24
 
 
 def test_what_a_specification_names_is_opened(shards, spec):
@@ -117,8 +127,8 @@ def test_what_a_specification_names_is_opened(shards, spec):
     kept = OnDisk(str(shards.path), digest)
     assert isinstance(opened(kept), ShardRows)
     assert isinstance(opened(OnDisk(str(shards.path))), ShardRows)
-    assert isinstance(opened(spec, "cpu"), LiveRows)
+    assert isinstance(opened(Live(spec), "cpu"), LiveRows)
     assert isinstance(opened(SparseWorld(width=4, units=4, active=1, samples=50)), Rows)
-    assert [from_json(to_json(each)) for each in (kept, spec)] == [kept, spec]
+    assert [from_json(to_json(each)) for each in (kept, Live(spec))] == [kept, Live(spec)]
     with pytest.raises(ValueError, match="other activations"):
         opened(replace(kept, sha256="0" * 64))

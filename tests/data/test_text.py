@@ -68,6 +68,32 @@ def test_a_column_of_parquet_is_read_and_empty_places_are_passed_over(tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_nulls_are_passed_over_and_counted(tmp_path):
+    lines = [{"text": "a"}, {"text": None}, {"text": "b"}, {"text": ""}, {"text": None}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read(path) == ["a", "b", ""]
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, ""]}), tmp_path / "a.parquet")
+    for text, count in ((TextFiles((str(path),)), 2), (TextFiles((str(tmp_path / "a.parquet"),)), 2)):
+        passed = []
+        list(text.documents(lambda: passed.append(1)))  # noqa: B023
+        assert len(passed) == count
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, ending):
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / f"a.jsonl{ending}").write_bytes(PACK[ending](mark + LINES))
+    (tmp_path / f"a.txt{ending}").write_bytes(PACK[ending](mark + b"a"))
+    assert read(tmp_path / f"a.jsonl{ending}") == TEXTS
+    assert read(tmp_path / f"a.txt{ending}") == ["a"]
+
+
+def test_a_folder_is_said_to_be_one(tmp_path):
+    with pytest.raises(ValueError, match=r"is a folder, no file: give a pattern such as .*/\*\.txt"):
+        read(tmp_path)
+
+
 def test_patterns_fit_files_in_the_order_of_their_names_and_each_once(tmp_path):
     for name in ("b.txt", "a.txt", "deep/er/c.txt", "odd[1].txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +160,7 @@ def test_a_packed_file_that_is_damaged_is_refused(tmp_path, ending):
     [
         ("a.jsonl", b'{"text": "a"}\n\n{"text": ', r"a\.jsonl, line 3 is not JSON"),
         ("a.jsonl", b'{"body": "a", "id": 1}\n', "line 1: no text under 'text'; there is body, id"),
-        ("a.jsonl", b'{"text": null}\n', "no text under 'text'"),
+        ("a.jsonl", b'{"text": 3}\n', "no text under 'text'"),
         ("a.jsonl", b'["a"]\n', "there is list"),
         ("a.jsonl", b'{"text": "a\xff"}\n', "cannot be read to its end"),
         ("a.docx", b"a", r"not \.docx"),

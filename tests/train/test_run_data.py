@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ import torch
 from osae import SAE, metrics
 from osae.cli import main
 from osae.data.shards import Shards, write_shards
+from osae.data.text import HubText
 from osae.data.worlds import SparseWorld
+from osae.settings import SETTINGS
 from osae.train import run
 from osae.train.logs import logs_to
 from tests.data.tiny import documents, saved_model, saved_text
@@ -113,12 +117,50 @@ def test_training_straight_from_a_model_comes_out_the_same_every_time(tmp_path):
         "1200",
     ]
     live = ["train", "topk", "--live", *words, *SIZES, "--out", str(tmp_path / "live")]
-    assert main(live) == 0
+    assert main([*live, "--batch-tokens", "50"]) == 0
+    assert run.read(tmp_path / "live").source.batch_tokens == 50  # pyright: ignore
     trained = SAE.load(tmp_path / "live" / "topk-seed0")
     assert trained.config.width == 16
     again = [*live[:-1], str(tmp_path / "again")]
-    assert main(again) == 0
+    assert main([*again, "--batch-tokens", "50"]) == 0
     assert torch.equal(trained.decoder, SAE.load(tmp_path / "again" / "topk-seed0").decoder)
+
+
+def test_every_option_of_the_activations_counts_in_a_setting_too(tmp_path, monkeypatch):
+    """As far as the request: the run itself would need the hub."""
+    seen = []
+    monkeypatch.setattr(run, "create", lambda folder, config: seen.append(config))
+    monkeypatch.setattr(run, "go", lambda folder, **options: [])
+    monkeypatch.setattr(run, "read", lambda folder: seen[-1])
+    monkeypatch.setattr(HubText, "documents", lambda text: iter(["a"]))
+    words = ["train", "pythia-70m", "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main(words) == 0
+    more = ["--context", "64", "--skip-positions", "2", "--max-norm", "5", "--bos", "yes", "--mix-rows", "99"]
+    more += ["--text-seed", "3", "--part", "all", "--text-field", "body", "--batch-tokens", "77"]
+    assert main([*words, *more, "--dataset", "dolma", "--tokens", "5e5"]) == 0
+    assert [type(config.recipes[0].start).__name__ for config in seen] == ["FromNoise"] * 2  # the paper's
+    assert main([*words, "--start", "data"]) == 0
+    assert type(seen.pop().recipes[0].start).__name__ == "FromData"
+    plain, changed = (config.source for config in seen)
+    assert (plain.batch_tokens, changed.batch_tokens) == (4096, 77)
+    assert plain.harvest == SETTINGS["pythia-70m"].harvest("pile")
+    text = replace(SETTINGS["pythia-70m"].texts["dolma"], part="all", field="body")
+    new = {"context": 64, "skip": 2, "max_norm": 5.0, "bos": "yes", "block": 99, "seed": 3}
+    assert changed.harvest == replace(plain.harvest, text=text, tokens=500_000, **new)
+
+
+def test_a_data_set_that_cannot_be_read_is_named_before_the_run_begins(tmp_path, monkeypatch, capsys):
+    def refuse(*words, **options):
+        raise RuntimeError("Dataset scripts are no longer supported, but found dolma.py")
+
+    monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", refuse)
+    out = tmp_path / "run"
+    assert main(["train", "pythia-70m", "--dataset", "dolma", "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert "the data set allenai/dolma:v1_6-sample cannot be read: Dataset scripts" in error
+    assert "--text" in error
+    assert len(error.splitlines()) == 1
+    assert not out.exists()
 
 
 def _wait_for_a_checkpoint(path, process):
@@ -181,6 +223,54 @@ def test_a_service_that_is_not_installed_is_named(tmp_path):
         pass
 
 
+def test_a_resumed_run_goes_on_with_its_curves_on_wandb(tmp_path, monkeypatch):
+    calls = []
+    wandb = SimpleNamespace(
+        init=lambda **options: calls.append(options), log=lambda line: None, finish=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for folder in ("a", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with logs_to(["wandb"], tmp_path / folder):
+            pass
+    first, again, other = (options.pop("id") for options in calls)
+    assert first == again != other
+    assert calls[0] == {"project": "osae", "name": "a", "resume": "allow"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--log", "trackio"], ["--device", "toaster"], ["--batch", "7"], ["--set", "lr.peak=-1"]]
+)
+def test_a_request_that_was_refused_can_be_mended_in_the_same_folder(wrong, shards, tmp_path, monkeypatch):
+    if wrong[0] == "--batch":  # refused late, when the start is on disk already
+
+        def late(*words, **options):
+            raise ValueError("too late")
+
+        monkeypatch.setattr(run, "train", late)
+    out = tmp_path / "run"
+    words = ["train", "topk", "--data", str(shards), *SIZES, "--tokens", "400", "--out", str(out)]
+    assert main([*words, *wrong]) == 2
+    assert not out.exists()
+    monkeypatch.undo()
+    assert main(words) == 0
+    assert main(words) == 2  # and what is trained stays
+    assert (out / "topk-seed0" / "sae.json").exists()
+
+
+def test_the_losses_of_all_recipes_are_shown(shards, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("osae.cli.terminal.Progress.__call__", lambda *words: print(words[-1]))
+    words = ["train", "osae,topk", "--data", str(shards), *SIZES, "--tokens", "400", "--seeds", "0,1"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("loss")]
+    assert len(shown) == 4
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()][-4:]
+    means = [sum(line["prefix"] for line in lines if name in line["name"]) / 2 for name in ("osae", "topk")]
+    numbers = [float(word) for word in shown[-1].replace(",", "").split() if word[0].isdigit()]
+    assert numbers == pytest.approx(means, rel=1e-3)
+    assert shown[-1].startswith("loss osae ")
+
+
 def test_every_line_also_goes_to_the_logs(shards, tmp_path):
     words = [
         "train",
@@ -213,6 +303,9 @@ def test_every_line_also_goes_to_the_logs(shards, tmp_path):
         (["--data", "ACTS", *SIZES, "--epochs", "2", "--tokens", "5"], "--epochs 2 goes with --data"),
         (["--data", "ACTS", *SIZES, "--batch", "7000"], "batch=7000 exceeds the 6000 rows"),
         (["--tokens", "5"], "a world has samples, not tokens"),
+        (["--context", "64"], "--context is of a language model"),
+        (["--data", "ACTS", *SIZES, "--skip-positions", "0"], "--skip-positions comes too late for --data"),
+        (["--data", "ACTS", *SIZES, "--zipf", "1"], "--zipf is of a synthetic world"),
     ],
 )
 def test_requests_that_cannot_be_met_say_why(words, message, shards, tmp_path, capsys):

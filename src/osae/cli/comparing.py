@@ -1,6 +1,7 @@
 """`osae compare`, `order`, `stitch`, `convert` and `inspect`: for SAEs of any library."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,10 +192,37 @@ def _about_sae(loaded: "Loaded") -> list[tuple[str, str]]:
 
 
 def _about_shards(shards: "Shards") -> list[tuple[str, str]]:
+    from osae.data.harvest import CONTEXTS
+
     facts = [("path", str(shards.path)), ("format", "activations"), ("rows", str(shards.rows))]
     facts += [("width", str(shards.width)), ("dtype", shards.dtype), ("shards", str(len(shards.shards)))]
     known = {"schema", "kind", "rows", "width", "dtype", "shards"}
-    return facts + [(name, str(value)) for name, value in shards.manifest.items() if name not in known]
+    for name, value in shards.manifest.items():
+        if name not in known:
+            facts += _facts_of(name, value)
+    if (shards.path / CONTEXTS).is_file() and not shards.covers(CONTEXTS):
+        facts.append(("note", f"{CONTEXTS} has no checksum: an earlier release wrote this."))
+    return facts
+
+
+def _facts_of(name: str, value: Any, depth: int = 3) -> list[tuple[str, str]]:
+    """A line for each value inside, none for what is empty; a vector as its norm."""
+    match value:
+        case None | "" | []:
+            return []
+        case dict() if depth:
+            inside = [(str(key), each) for key, each in value.items()]
+        case [dict(), *_] if depth:
+            inside = [(str(place), each) for place, each in enumerate(value)]
+        case [*numbers] if all(isinstance(number, float) for number in numbers):
+            return [(name, f"{len(numbers)} numbers, norm {math.hypot(*numbers):.4g}")]
+        case [*words] if all(isinstance(word, str) for word in words):
+            return [(name, ", ".join(words))]
+        case float():
+            return [(name, f"{value:.6g}")]
+        case _:
+            return [(name, str(value))]
+    return [fact for key, each in inside for fact in _facts_of(f"{name}.{key}", each, depth - 1)]
 
 
 def _print_facts(facts: list[tuple[str, str]]) -> None:

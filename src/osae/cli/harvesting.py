@@ -1,6 +1,8 @@
 """`osae harvest`: text through a language model to activations on disk."""
 
 import argparse
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,45 +48,67 @@ def add_harvest(sub: argparse.ArgumentParser, *, required: bool) -> None:
         metavar="FILE",
         help="files or patterns: .txt, .md, .rst, .jsonl (.xz, .gz, .zst), .parquet",
     )
-    group.add_argument("--text-field", default="text", metavar="NAME", help="field of a document (text)")
+    group.add_argument("--text-field", metavar="NAME", help="field of a document (text)")
     group.add_argument(
         "--part",
         choices=("all", "train", "held-out"),
-        default="all",
-        help="which documents: one in twenty is held out from the others (all)",
+        help="which documents: one in twenty is held out from the others (all; in a --setting train)",
     )
     group.add_argument("--tokens", type=count, required=required, metavar="N", help="rows to take, e.g. 2e6")
-    group.add_argument("--context", type=positive, default=128, metavar="N", help="tokens of a context (128)")
+    group.add_argument("--context", type=positive, metavar="N", help="tokens of a context (128)")
     group.add_argument(
         "--skip-positions",
         type=counting,
-        default=1,
         metavar="N",
         help="first positions of each context to leave out (1)",
     )
     group.add_argument(
         "--bos",
         choices=("auto", "yes", "no"),
-        default="auto",
         help="begin contexts with the BOS token (auto: as the model's tokenizer does)",
     )
     group.add_argument(
         "--max-norm",
         type=float,
-        default=10.0,
         metavar="TIMES",
         help="leave out rows whose norm exceeds so many times the median; 0 keeps all (10)",
     )
-    group.add_argument("--mix-rows", type=count, default=65_536, metavar="N", help="rows of a shard (65536)")
-    group.add_argument("--text-seed", type=int, default=0, metavar="N", help="of the shuffling (0)")
+    group.add_argument("--mix-rows", type=count, metavar="N", help="rows of a shard, at most (65536)")
+    group.add_argument("--text-seed", type=int, metavar="N", help="of the shuffling (0)")
     group.add_argument("--device", default="auto", help="cpu, cuda, mps (auto)")
     group.add_argument(
-        "--batch-tokens",
-        type=positive,
-        default=4096,
-        metavar="N",
-        help="run through the model at once (4096)",
+        "--batch-tokens", type=positive, metavar="N", help="run through the model at once (4096)"
     )
+
+
+# the options beside --model, --tokens and --device; those of the text and those with a default of `Harvest`
+PLACE = ("revision", "layer", "module")
+TEXT = {"text_field": "field", "part": "part"}
+HOW = {
+    "context": "context",
+    "skip_positions": "skip",
+    "bos": "bos",
+    "max_norm": "max_norm",
+    "mix_rows": "block",
+    "text_seed": "seed",
+}
+HARVEST = ("model", *PLACE, "dataset", "text", *TEXT, *HOW, "batch_tokens")
+
+
+def given(asked: argparse.Namespace, options: Iterable[str]) -> list[str]:
+    """Those of the options that were given."""
+    return [name for name in options if getattr(asked, name) is not None]
+
+
+def option(name: str) -> str:
+    """An option as it is written."""
+    return f"--{name.replace('_', '-')}"
+
+
+def chosen(asked: argparse.Namespace, base: "Harvest") -> "Harvest":
+    """The harvest with what the options say of the text's part and field, and of how it is cut and kept."""
+    text = replace(base.text, **{TEXT[name]: getattr(asked, name) for name in given(asked, TEXT)})
+    return replace(base, text=text, **{HOW[name]: getattr(asked, name) for name in given(asked, HOW)})
 
 
 def harvest_spec(asked: argparse.Namespace) -> "Harvest":
@@ -92,28 +116,13 @@ def harvest_spec(asked: argparse.Namespace) -> "Harvest":
     from osae.data.harvest import Harvest
     from osae.data.text import HubText, TextFiles
 
-    if asked.dataset:
-        text = HubText(asked.dataset, asked.text_field, asked.part)
-    else:
-        text = TextFiles(tuple(asked.text), asked.text_field, asked.part)
-    return Harvest(
-        asked.model,
-        text,
-        asked.tokens,
-        layer=asked.layer,
-        module=asked.module,
-        revision=asked.revision,
-        context=asked.context,
-        skip=asked.skip_positions,
-        bos=asked.bos,
-        max_norm=asked.max_norm,
-        block=asked.mix_rows,
-        seed=asked.text_seed,
-    )
+    text = HubText(asked.dataset) if asked.dataset else TextFiles(tuple(asked.text))
+    place = {name: getattr(asked, name) for name in PLACE}
+    return chosen(asked, Harvest(asked.model, text, asked.tokens, **place))
 
 
 def run(asked: argparse.Namespace) -> int:
-    from osae.data.harvest import harvest
+    from osae.data.harvest import BATCH_TOKENS, MAX_NORM, harvest
 
     spec = harvest_spec(asked)
     with Progress("osae harvest") as progress:
@@ -122,14 +131,20 @@ def run(asked: argparse.Namespace) -> int:
             asked.out,
             dtype=asked.dtype,
             device=asked.device,
-            batch_tokens=asked.batch_tokens,
+            batch_tokens=asked.batch_tokens or BATCH_TOKENS,
             progress=progress,
         )
-    if shards.rows < spec.tokens:
-        print(f"the text gave {shards.rows} of the {spec.tokens} rows asked for")
-    print(
-        f"{shards.rows} rows of width {shards.width} in {len(shards.shards)} shards; "
-        f"{shards.manifest['outliers']} outliers left out; {share:.0%} of the time was the model's"
-    )
+    told = shards.manifest
+    if (rows := shards.rows + told["outliers"]) < spec.tokens:
+        print(f"the text gave {rows} of the {spec.tokens} rows asked for")
+    if passed := told["text"].get("passed"):
+        print(f"documents without a text, passed over: {passed}")
+    left_out = f"{told['outliers']} outliers left out"
+    if "skipped" in told:  # not where an earlier release wrote the manifest
+        left_out += f", {told['skipped']} first positions skipped"
+    if told.get("large"):
+        left_out += f"; {told['large']} rows kept whose norm exceeds {MAX_NORM:g} times the median"
+    time = "" if share is None else f"; {share:.0%} of the time was the model's"
+    print(f"{shards.rows} rows of width {shards.width} in {len(shards.shards)} shards; {left_out}{time}")
     print(asked.out)
     return 0

@@ -32,13 +32,10 @@ def configure(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seeds", type=positive, metavar="N", help="number of training seeds (toy: 10)")
     sub.add_argument("--quick", action="store_true", help="few seeds and short training: a minute or so")
     sub.add_argument(
-        "--jobs",
-        type=positive,
-        default=os.cpu_count() or 1,
-        metavar="J",
-        help="trainings at a time (all cores)",
+        "--jobs", type=positive, metavar="J", help="trainings at a time (as many as cores; on a GPU 1)"
     )
     sub.add_argument("--methods", metavar="A,B,...", help="only these recipes (toy, sizes, tuning, lm)")
+    sub.add_argument("--exponents", metavar="A,B,...", help="only these Zipf exponents (zipf: 0,0.5,1,1.5,2)")
     add_world(sub)
     reproduce_lm.configure(sub)
 
@@ -59,7 +56,10 @@ def run(asked: argparse.Namespace) -> int:
         if asked.name == "lm":
             results = reproduce_lm.run(asked, methods, progress)
         else:
-            options = Options(asked.out, asked.seeds, asked.quick, asked.jobs, methods, world(asked))
+            jobs = asked.jobs or os.cpu_count() or 1
+            options = Options(
+                *(asked.out, asked.seeds, asked.quick, jobs, methods, world(asked)), _exponents(asked)
+            )
             results = functions[asked.name](options, progress)
     command = shlex.join(["osae", *asked.words])
     about = {"schema": 1, "experiment": asked.name, "command": command, "versions": versions()}
@@ -68,6 +68,18 @@ def run(asked: argparse.Namespace) -> int:
     _print_results(results)
     print(f"Results: {asked.out / 'results.json'}\nPage:    {page}")
     return 0
+
+
+def _exponents(asked: argparse.Namespace) -> tuple[float, ...] | None:
+    """The Zipf exponents asked for, None for all."""
+    if asked.exponents is None:
+        return None
+    if asked.name != "zipf":
+        raise ValueError(f"--exponents are for the experiment zipf: {asked.name} has no use for them.")
+    try:
+        return tuple(float(exponent) for exponent in asked.exponents.split(","))
+    except ValueError as error:
+        raise ValueError(f"--exponents {asked.exponents}: give numbers, such as 0.5,1,1.5.") from error
 
 
 NARROW_COLUMNS = ["stability_pairs", "stability_truth", "orderedness_pairs", "orderedness_truth", "mse"]

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ Writer = Callable[[dict[str, Any], Path], None]
 
 
 class Progress:
-    """A progress bar on a terminal, a line now and then elsewhere: called with (done, total, text)."""
+    """A progress bar on a terminal, a line now and then elsewhere: called with (done, total, text).
+
+    Where less is done than before, or of another total, something new has begun, and so has its time.
+    """
 
     def __init__(self, title: str):
         self.title, self.bar, self.task, self.said = title, None, None, 0.0
+        self.done, self.total, self.began, self.first = 0, -1, 0.0, 0
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty():
@@ -35,11 +40,24 @@ class Progress:
         return self
 
     def __call__(self, done: int, total: int, text: str) -> None:
+        anew = done < self.done or total != self.total
+        if anew:
+            self.began, self.first = time.monotonic(), done
+        self.done, self.total = done, total
         if self.bar is not None and self.task is not None:
+            if anew:
+                self.bar.reset(self.task)
             self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {text}")
         elif time.monotonic() - self.said > 5 or done == total:
             self.said = time.monotonic()
-            print(f"{self.title}: {done}/{total} {text}", file=sys.stderr, flush=True)
+            print(f"{self.title}: {done}/{total} {text}{self._left()}", file=sys.stderr, flush=True)
+
+    def _left(self) -> str:
+        """The time left, at the pace since this began; nothing where there is none, or no pace yet."""
+        if not self.first < self.done < self.total:
+            return ""
+        pace = (time.monotonic() - self.began) / (self.done - self.first)
+        return f", {timedelta(seconds=round(pace * (self.total - self.done)))} left"
 
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:

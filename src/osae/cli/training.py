@@ -3,25 +3,31 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from osae.cli.harvesting import add_harvest, harvest_spec
+from osae.cli.harvesting import HARVEST, PLACE, add_harvest, chosen, given, harvest_spec, option
 from osae.cli.terminal import Progress, add_world, integers, json_value, positive, world
 from osae.train.logs import KINDS
 
 if TYPE_CHECKING:
-    from osae.data.source import SourceSpec
+    from osae.data.harvest import Harvest
+    from osae.data.source import Live, SourceSpec
+    from osae.objective import Terms
     from osae.recipes import Task
+    from osae.settings import Setting
 
+WORLD = ("width", "active", "zipf", "samples", "world_seed")
 EPILOG = """on what:
   by default      a synthetic world (options under "world")
   --data SHARDS   activations on disk, from `osae harvest`
   --live          activations straight from a language model (options under "activations of a language model")
   --setting NAME  the model, layer, data and sizes of a known setting: pythia-70m, gemma-2-2b (both as in the
                   paper), smollm2-135m. As RECIPE, such a name means osae-paper in that setting, live.
-                  --dataset then names one of its texts (by default the first).
+                  --dataset then names one of its texts (by default the first); other options go before what
+                  the setting says.
 
 examples:
   osae train osae,topk --seeds 0,1,2 --out runs/mine --width 64 --units 128 --active 4
@@ -42,7 +48,8 @@ def configure_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--start",
         choices=("data", "noise"),
-        help="begin from the principal directions of the data, or from noise (default: the recipe's own)",
+        help="begin from the principal directions of the data, or from noise (default: as the setting, or "
+        "else the recipe, says)",
     )
     sub.add_argument("--epochs", type=float, help="times the samples are seen (30; on activations 1)")
     sub.add_argument("--batch", type=positive, help="samples in a step (500; on activations 2048)")
@@ -81,7 +88,7 @@ def _add_log(sub: argparse.ArgumentParser) -> None:
 def train(asked: argparse.Namespace) -> int:
     from osae.config import altered, from_json
     from osae.recipes import recipe
-    from osae.settings import SETTINGS
+    from osae.settings import SETTINGS, setting
     from osae.train import run
 
     names = asked.recipe.split(",")
@@ -92,10 +99,15 @@ def train(asked: argparse.Namespace) -> int:
     for change in asked.set:
         path, _, value = change.partition("=")
         changes[path] = from_json(json_value(value, change))
-    chosen = tuple(altered(recipe(name, task, start=asked.start), changes) for name in names)
-    config = run.RunConfig(chosen, asked.seeds, source, asked.snapshots, asked.checkpoint_seconds)
+    start = asked.start or (setting(asked.setting).start if asked.setting else None)
+    made = tuple(altered(recipe(name, task, start=start), changes) for name in names)
+    config = run.RunConfig(made, asked.seeds, source, asked.snapshots, asked.checkpoint_seconds)
     run.create(asked.out, config)
-    return _go(asked.out, asked)
+    try:
+        return _go(asked.out, asked)
+    except (ValueError, OSError):  # the request cannot be met: mended, it may be made again
+        run.forget(asked.out)
+        raise
 
 
 def _world(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
@@ -105,6 +117,7 @@ def _world(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
 
     if asked.tokens is not None:
         raise ValueError(f"--tokens {asked.tokens}: a world has samples, not tokens; give --epochs.")
+    _refuse(asked, HARVEST, "is of a language model: give --live or --setting with it.")
     data, batch = SparseWorld(**world(asked)), asked.batch or 500
     if batch > data.samples:
         raise ValueError(
@@ -123,6 +136,7 @@ def _activations(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
     from osae.recipes import Task
     from osae.settings import setting
 
+    _refuse(asked, WORLD, "is of a synthetic world: leave it out.")
     known = setting(asked.setting) if asked.setting else None
     units = asked.dictionary or asked.units or (known and known.units)
     k = asked.k or (known and known.k)
@@ -130,21 +144,32 @@ def _activations(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
     if asked.epochs and (asked.tokens or not asked.data):
         raise ValueError(f"--epochs {asked.epochs:g} goes with --data and without --tokens: leave it out.")
     if asked.data:
+        _refuse(asked, HARVEST, f"comes too late for --data {asked.data}, harvested already: leave it out.")
         shards = Shards(asked.data)
         if batch > shards.rows:
             raise ValueError(f"batch={batch} exceeds the {shards.rows} rows of {asked.data}: ask for less.")
         source, width = OnDisk(str(asked.data), shards.provenance()["sha256"]), shards.width
         if asked.epochs or not tokens:
             tokens = int((asked.epochs or 1.0) * shards.rows)
-    elif known is not None and asked.model is None:
-        if given := [
-            name for name in ("text", "layer", "module", "revision") if getattr(asked, name) is not None
-        ]:
-            raise ValueError(f"--{given[0]} is fixed by --setting {asked.setting}: give --model with it.")
-        source = replace(
-            known.harvest(asked.dataset or next(iter(known.texts))), tokens=tokens or known.tokens
-        )
-        width = known.width
+    else:
+        source, width = _live(asked, known, tokens)
+    if not units or not k or not tokens:
+        raise ValueError(f"units={units}, k={k}, tokens={tokens}: give --units, --k and --tokens.")
+    groups = known.groups if known else 5
+    return source, Task(width, units, k, tokens, batch=batch, groups=groups, language=True)
+
+
+def _live(asked: argparse.Namespace, known: "Setting | None", tokens: int | None) -> "tuple[Live, int]":
+    """The activations straight from a model, and their width; what is given goes before the setting."""
+    from osae.data.harvest import BATCH_TOKENS
+    from osae.data.source import Live
+    from osae.data.text import check_readable
+
+    if known is not None and asked.model is None:
+        _refuse(asked, ("text", *PLACE), f"is fixed by --setting {asked.setting}: give --model with it.")
+        base = known.harvest(asked.dataset or next(iter(known.texts)))
+        spec, width = chosen(asked, replace(base, tokens=tokens or known.tokens)), known.width
+        check_readable(spec.text)
     else:
         asked.tokens = tokens
         for name in ("model", "tokens"):
@@ -152,21 +177,25 @@ def _activations(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
                 raise ValueError(f"--live needs --{name}, or give --setting.")
         if not asked.dataset and not asked.text:
             raise ValueError("--live needs --text or --dataset, or give --setting.")
-        source = harvest_spec(asked)
-        width = _width(asked)
-    if not units or not k or not tokens:
-        raise ValueError(f"units={units}, k={k}, tokens={tokens}: give --units, --k and --tokens.")
-    groups = known.groups if known else 5
-    return source, Task(width, units, k, tokens, batch=batch, groups=groups, language=True)
+        spec = harvest_spec(asked)
+        check_readable(spec.text)
+        width = _width(spec, asked.device)
+    return Live(spec, asked.batch_tokens or BATCH_TOKENS), width
 
 
-def _width(asked: argparse.Namespace) -> int:
+def _refuse(asked: argparse.Namespace, options: Iterable[str], why: str) -> None:
+    """Nothing; a `ValueError` if one of these options was given."""
+    for name in given(asked, options):
+        raise ValueError(f"{option(name)} {why}")
+
+
+def _width(spec: "Harvest", device: str) -> int:
     """The width of what will come from the model."""
     import torch
 
     from osae.data.harvest import opened_model
 
-    return opened_model(harvest_spec(asked), asked.device).activations(torch.zeros(1, 1).long()).shape[-1]
+    return opened_model(spec, device).activations(torch.zeros(1, 1).long()).shape[-1]
 
 
 def configure_resume(sub: argparse.ArgumentParser) -> None:
@@ -184,14 +213,14 @@ def _go(folder: Path, asked: argparse.Namespace) -> int:
     from osae.train import run
     from osae.train.logs import logs_to
 
+    names = [recipe.name for recipe in run.read(folder).recipes]
+    device = chosen_device(asked.device)
     try:
         with Progress("training") as progress, logs_to(asked.log, folder) as logs:
             members = run.go(
                 folder,
-                device=chosen_device(asked.device),
-                progress=lambda done, steps, terms: progress(
-                    done, steps, f"loss {float(terms[-1].prefix):.4g}"
-                ),
+                device=device,
+                progress=lambda done, steps, terms: progress(done, steps, _losses(names, terms)),
                 logs=logs,
             )
     except run.Interrupted as stopped:
@@ -205,6 +234,16 @@ def _go(folder: Path, asked: argparse.Namespace) -> int:
     return 0
 
 
+def _losses(names: list[str], terms: "list[Terms]") -> str:
+    """The loss of each recipe, the mean over its seeds."""
+    import torch
+
+    means = torch.stack([each.prefix for each in terms]).view(len(names), -1).mean(1).tolist()
+    if len(names) == 1:
+        return f"loss {means[0]:.4g}"
+    return "loss " + ", ".join(f"{name} {mean:.4g}" for name, mean in zip(names, means, strict=True))
+
+
 def configure_recipes(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("name", nargs="?", help="print this recipe in full, as JSON")
 
@@ -215,8 +254,9 @@ def recipes(asked: argparse.Namespace) -> int:
     from osae.settings import SETTINGS
 
     if asked.name in SETTINGS:
-        made = recipe("osae-paper", SETTINGS[asked.name].task())
-        source = SETTINGS[asked.name].harvest(next(iter(SETTINGS[asked.name].texts)))
+        known = SETTINGS[asked.name]
+        made = recipe("osae-paper", known.task(), start=known.start)
+        source = known.harvest(next(iter(known.texts)))
         print(json.dumps({"recipe": to_json(made), "source": to_json(source)}, indent=2))
         return 0
     if asked.name:

@@ -28,12 +28,14 @@ from torch import Tensor
 from osae.config import to_json, variant
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
-from osae.data.text import Text
+from osae.data.text import Text, check_readable
 from osae.files import is_part, written
 from osae.seeds import generator
 from osae.versions import versions
 
 DOCUMENTS = 64  # tokenised at a time
+MAX_NORM = 10.0
+BATCH_TOKENS = 4096  # through the model at once
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 PLAN = "harvest.json"
 CONTEXTS = "contexts.safetensors"
@@ -55,8 +57,8 @@ class Harvest:
     context: int = 128
     skip: int = 1  # first positions of a context that are left out
     bos: str = "auto"
-    max_norm: float = 10.0  # times the median norm of a block; rows above are left out, 0 keeps all
-    block: int = 65_536  # rows made at a time: a shard, or what a training without shards mixes
+    max_norm: float = MAX_NORM  # times the median norm of a block; rows above are left out, 0 keeps all
+    block: int = 65_536  # rows made at a time, at most: a shard, or what a training without shards mixes
     seed: int = 0
 
     def __post_init__(self):
@@ -78,6 +80,7 @@ class Contexts(NamedTuple):
     documents: Int[np.ndarray, "n"]  # the number of the document it is from
     offsets: Int[np.ndarray, "n"]  # its first token's place in the document
     blocks: Int[np.ndarray, "b+1"]  # the first context of each block
+    passed: Int[np.ndarray, "1"] = np.array([0])  # documents without a text
 
 
 class Block(NamedTuple):
@@ -89,6 +92,7 @@ class Block(NamedTuple):
     positions: Int[Tensor, "N"]
     outliers: int
     norms: Float[Tensor, "N"]
+    large: int  # kept rows that by default would have been left out
 
 
 # --- text to contexts -------------------------------------------------------------------------------
@@ -102,8 +106,12 @@ def contexts_of(spec: Harvest, lm: LanguageModel, progress: Progress | None = No
         raise ValueError(f"context={spec.context} has no room beside the BOS token: give more.")
     if lm.longest is not None and spec.context > lm.longest:
         raise ValueError(f"context={spec.context}: {lm.name} reads at most {lm.longest} tokens.")
-    pieces, documents, offsets, rows = [], [], [], 0
-    for number, ids in _tokenised(spec.text, lm):
+    pieces, documents, offsets, rows, passed = [], [], [], 0, np.array([0])
+
+    def pass_over() -> None:
+        passed[0] += 1
+
+    for number, ids in _tokenised(spec.text.documents(pass_over), lm):
         for offset in range(0, len(ids), room):
             piece = ids[offset : offset + room]
             if bos is not None:
@@ -120,8 +128,9 @@ def contexts_of(spec: Harvest, lm: LanguageModel, progress: Progress | None = No
         if rows >= spec.tokens:
             break
     if not pieces:
+        nulls = f"; documents without a text: {passed[0]}" if passed[0] else ""
         raise ValueError(
-            f"the text (part: {spec.text.part}) holds too few tokens for a row: give more of it."
+            f"the text (part: {spec.text.part}{nulls}) holds too few tokens for a row: give more of it."
         )
     order = torch.randperm(len(pieces), generator=generator(spec.seed, "contexts")).numpy()
     lengths = np.array([len(pieces[i]) for i in order])
@@ -132,15 +141,16 @@ def contexts_of(spec: Harvest, lm: LanguageModel, progress: Progress | None = No
         )
     starts = np.concatenate([[0], lengths.cumsum()])
     made = (lengths - spec.skip).cumsum()
-    ends = np.searchsorted(made, np.arange(spec.block, made[-1], spec.block)) + 1
+    count = -(-int(made[-1]) // spec.block)  # equal blocks: none is a small rest
+    ends = np.searchsorted(made, made[-1] * np.arange(1, count) // count) + 1
     blocks = np.unique(np.concatenate([[0], ends, [len(pieces)]]))
-    return Contexts(ids, starts, np.array(documents)[order], np.array(offsets)[order], blocks)
+    return Contexts(ids, starts, np.array(documents)[order], np.array(offsets)[order], blocks, passed)
 
 
-def _tokenised(text: Text, lm: LanguageModel) -> Iterator[tuple[int, np.ndarray]]:
+def _tokenised(documents: Iterator[str], lm: LanguageModel) -> Iterator[tuple[int, np.ndarray]]:
     """Each document's number and ids, without special tokens."""
-    documents = enumerate(text.documents())
-    while some := list(islice(documents, DOCUMENTS)):
+    numbered = enumerate(documents)
+    while some := list(islice(numbered, DOCUMENTS)):
         found = lm.tokenizer([words for _, words in some], add_special_tokens=False, verbose=False).input_ids
         for (number, _), ids in zip(some, found, strict=True):
             yield number, np.array(ids, dtype=np.int32)
@@ -181,11 +191,12 @@ def block_of(
     kept = torch.randperm(len(rows), generator=generator(spec.seed, "rows", index))
     if spec.max_norm > 0:
         kept = kept[norms[kept] <= spec.max_norm * norms.median()]
+    large = int((norms[kept] > MAX_NORM * norms.median()).sum())
     about = [
         torch.from_numpy(np.concatenate(each).astype(np.int32))[kept]
         for each in (tokens, documents, positions)
     ]
-    return Block(rows[kept], *about, outliers=len(rows) - len(kept), norms=norms[kept])
+    return Block(rows[kept], *about, outliers=len(rows) - len(kept), norms=norms[kept], large=large)
 
 
 def _batches(
@@ -216,20 +227,22 @@ def harvest(
     *,
     dtype: DType = "float16",
     device: str = "auto",
-    batch_tokens: int = 4096,
+    batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
     lm: LanguageModel | None = None,
-) -> tuple[Shards, float]:
+) -> tuple[Shards, float | None]:
     """The shards in the folder, begun or gone on with; and the share of the time that the model took.
 
-    Give `lm`, the model of this very harvest, if it is open already.
+    The share is None if all was there. Give `lm`, the model of this very harvest, if it is open already.
     """
     plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
     _refuse_others(folder, plan)
     if (whole := _whole(folder)) is not None:
-        return whole, 1.0
+        return whole, None
+    if not (folder / CONTEXTS).exists():
+        check_readable(spec.text)
     lm = lm or opened_model(spec, device)
     if not (folder / CONTEXTS).exists():
         _begin(folder, plan, contexts_of(spec, lm, progress))
@@ -278,9 +291,9 @@ class _Pace:
             rate = (self.done - self.before) / (perf_counter() - self.began)
             self.progress(self.done, self.total, f"tokens, {rate:,.0f} a second")
 
-    def share(self) -> float:
-        """Of the time since the beginning, the part that the model took."""
-        return self.modelled / max(perf_counter() - self.began, 1e-9) if self.modelled else 1.0
+    def share(self) -> float | None:
+        """Of the time since the beginning, the part that the model took, if it was needed."""
+        return self.modelled / max(perf_counter() - self.began, 1e-9) if self.modelled else None
 
 
 def _refuse_others(folder: Path, plan: dict[str, Any]) -> None:
@@ -297,7 +310,8 @@ def _whole(folder: Path) -> Shards | None:
     """The shards of a harvest that is done; its manifest stays as it is, digests included."""
     with suppress(ValueError):
         shards = Shards(folder)
-        return shards if shards.manifest.get("complete") else None
+        lost = shards.covers(CONTEXTS) and not (folder / CONTEXTS).exists()
+        return shards if shards.manifest.get("complete") and not lost else None
     return None
 
 
@@ -358,6 +372,8 @@ def _write(file: Path, block: Block, dtype: DType) -> None:
         "square": float(rows.double().square().mean()),
         "norms": torch.quantile(block.norms.double(), torch.tensor(QUANTILES).double()).tolist(),
     }
+    if block.large:
+        about["large"] = block.large
     with _disk_errors(file), written(file) as path:
         save_file(tensors, path, {"osae": json.dumps(about)})
 
@@ -371,7 +387,9 @@ def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, c
     each = np.array([about["norms"] for about in abouts])
     norms = [each[:, 0].min(), *(share @ each[:, 1:-1]), each[:, -1].max()]  # the quantiles between: nearly
     variance = float(square - np.square(mean).mean())
-    text = {"contexts": len(contexts.documents), "documents": len(np.unique(contexts.documents))}
+    count = len(contexts.documents)
+    text = {"contexts": count, "documents": len(np.unique(contexts.documents))}
+    text["passed"] = int(contexts.passed[0])
     about = {
         "complete": len(files) == len(contexts.blocks) - 1,
         "model": {"name": spec.model, "revision": lm.revision, "layer": spec.layer, "module": spec.module},
@@ -383,12 +401,15 @@ def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, c
         "text": spec.text.origin() | text,
         "harvest": to_json(spec),
         "outliers": sum(about["outliers"] for about in abouts),
+        "large": sum(about.get("large", 0) for about in abouts),
+        "skipped": spec.skip * count,
         "scale": max(variance, 1e-24) ** -0.5,
         "norms": {f"{q:g}": norm for q, norm in zip(QUANTILES, norms, strict=True)},
         "mean": mean.tolist(),
         "versions": versions(),
     }
-    return finish(folder, [Shard(file, n) for file, n in zip(files, rows, strict=True)], about)
+    shards = [Shard(file, n) for file, n in zip(files, rows, strict=True)]
+    return finish(folder, shards, about, [folder / CONTEXTS])
 
 
 def _about(file: Path) -> dict[str, Any]:

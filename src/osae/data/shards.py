@@ -3,7 +3,8 @@
 Shapes: N rows in all, n rows in a block, d width.
 
     manifest.json       {"schema": 1, "kind": "activations", "width": d, "rows": N, "dtype": "bfloat16",
-                         "shards": [{"file": "00000.safetensors", "rows": n, "sha256": "..."}, ...], ...}
+                         "shards": [{"file": "00000.safetensors", "rows": n, "sha256": "..."}, ...],
+                         "files": [{"file": "contexts.safetensors", "sha256": "..."}], ...}
     00000.safetensors   "activations" (n, d), and what else there is to say about each row, such as "tokens"
 
 The manifest is written last, so a folder that has one is whole. Rows are read when they are asked for, and
@@ -96,13 +97,28 @@ class Shards:
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Nothing; a `ValueError` if a file is not the one that the manifest was written for."""
-        for done, shard in enumerate(self.shards, 1):
-            if shard.sha256 and _digest(shard.file) != shard.sha256:
+        digests = [(shard.file, shard.sha256) for shard in self.shards] + self._beside()
+        for done, (file, sha256) in enumerate(digests, 1):
+            if sha256 and (not file.is_file() or _digest(file) != sha256):
                 raise ValueError(
-                    f"{shard.file} is not the file that {MANIFEST} was written for: copy or make it again."
+                    f"{file} is not the file that {MANIFEST} was written for: copy or make it again."
                 )
             if progress is not None:
-                progress(done, len(self.shards))
+                progress(done, len(digests))
+
+    def covers(self, name: str) -> bool:
+        """Whether the manifest has a checksum of the file of this name beside the shards."""
+        return any(file.name == name and sha256 for file, sha256 in self._beside())
+
+    def _beside(self) -> list[tuple[Path, str]]:
+        """The files beside the shards that the manifest lists, with their digests; none in older ones."""
+        listed = self.manifest.get("files", [])
+        entries = listed if isinstance(listed, list) else []
+        return [
+            (self.path / Path(entry["file"]).name, str(entry.get("sha256") or ""))
+            for entry in entries
+            if isinstance(entry, dict) and isinstance(entry.get("file"), str)
+        ]
 
     def provenance(self) -> dict[str, Any]:
         """Which activations these are; the digest is the manifest's, which holds those of its shards."""
@@ -167,12 +183,19 @@ def shard_file(number: int) -> str:
     return f"{number:05d}.safetensors"
 
 
-def finish(folder: Path, shards: Sequence[Shard], about: Mapping[str, Any] | None = None) -> Shards:
-    """The folder as activations: a manifest over these shards, which are written already."""
+def finish(
+    folder: Path,
+    shards: Sequence[Shard],
+    about: Mapping[str, Any] | None = None,
+    files: Sequence[Path] = (),
+) -> Shards:
+    """The folder as activations: a manifest over these shards, and over files beside them, all written."""
     _, width, dtype = _outline(shards[0].file)
     listed = [{"file": s.file.name, "rows": s.rows, "sha256": _digest(s.file)} for s in shards]
     counts = {"width": width, "rows": sum(shard.rows for shard in shards), "dtype": dtype}
     manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": listed}
+    if files:
+        manifest["files"] = [{"file": file.name, "sha256": _digest(file)} for file in files]
     with written(folder / MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return Shards(folder)

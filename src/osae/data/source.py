@@ -4,16 +4,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from osae.config import variant
-from osae.data.harvest import Harvest, block_of, contexts_of, opened_model, rows_of
+from osae.data.harvest import BATCH_TOKENS, Harvest, block_of, contexts_of, opened_model, rows_of
 from osae.data.shards import Shards
 from osae.data.worlds import PCAWorld, SparseWorld
 
 BLOCK_NUMBERS = 2**27  # numbers in a block from disk (0.5 GB): the more rows, the better they are mixed
-LIVE_SHARE = 0.95  # of the rows planned for a block straight from a model: outliers are left out
 
 
 @runtime_checkable
@@ -81,16 +81,28 @@ class ShardRows:
         return self.shards.read(place * self.rows, (place + 1) * self.rows)
 
 
-class LiveRows:
-    """Blocks straight from a language model, nothing on disk; the text comes round again when it ends."""
+@variant
+@dataclass(frozen=True)
+class Live:
+    """Activations straight from a language model; other `batch_tokens` change their last bits."""
 
-    def __init__(self, spec: Harvest, device: str = "auto", batch_tokens: int = 4096):
-        self.spec, self.lm, self._batch_tokens = spec, opened_model(spec, device), batch_tokens
-        self._contexts = contexts_of(spec, self.lm)
-        # the last of several blocks holds what is left, too few rows
-        self.count = max(1, len(self._contexts.blocks) - 2)
-        planned = min(rows_of(spec, self._contexts, index) for index in range(self.count))
-        self._rows, self._ready = max(1, int(LIVE_SHARE * planned)), (-1, Tensor())
+    harvest: Harvest
+    batch_tokens: int = BATCH_TOKENS
+
+
+class LiveRows:
+    """The blocks of a harvest straight from the model, nothing on disk; they come round again at the end.
+
+    Blocks have the length of the longest: what a shorter one lacks, where outliers are left out and where
+    contexts end, its own first rows fill up. So every row is used, and no block depends on another.
+    """
+
+    def __init__(self, spec: Live, device: str = "auto"):
+        self.spec, self.lm = spec, opened_model(spec.harvest, device)
+        self._contexts = contexts_of(spec.harvest, self.lm)
+        self.count = len(self._contexts.blocks) - 1
+        self._rows = max(rows_of(spec.harvest, self._contexts, index) for index in range(self.count))
+        self._ready = (-1, Tensor())
 
     @property
     def rows(self) -> int:
@@ -99,17 +111,12 @@ class LiveRows:
     def block(self, index: int) -> Float[Tensor, "N d"]:
         place = index % self.count
         if self._ready[0] != place:
-            made = block_of(self.spec, self.lm, self._contexts, place, self._batch_tokens).activations
-            if len(made) < self.rows:
-                raise ValueError(
-                    f"block {place} has {len(made)} rows without outliers, {self.rows} are needed: "
-                    f"raise --max-norm above {self.spec.max_norm:g} or give 0."
-                )
-            self._ready = (place, made[: self.rows])
+            made = block_of(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
+            self._ready = (place, made.activations[torch.arange(self.rows) % len(made.activations)])
         return self._ready[1]
 
 
-SourceSpec = SparseWorld | PCAWorld | OnDisk | Harvest
+SourceSpec = SparseWorld | PCAWorld | OnDisk | Live
 
 
 def opened(spec: SourceSpec, device: str = "auto") -> Source:
@@ -120,7 +127,7 @@ def opened(spec: SourceSpec, device: str = "auto") -> Source:
             if sha256 and shards.provenance()["sha256"] != sha256:
                 raise ValueError(f"{path} holds other activations than this run began with: put those back.")
             return ShardRows(shards)
-        case Harvest():
+        case Live():
             return LiveRows(spec, device)
         case _:
             return Rows(spec.draw("train").x)

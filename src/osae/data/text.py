@@ -2,7 +2,7 @@
 
 Files hold plain text (.txt, .md, .rst: one document each), JSON lines with a text field (.jsonl, also
 compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the order given, and those that
-fit one pattern in the order of their names.
+fit one pattern in the order of their names. A null in the place of a text is passed over.
 """
 
 import glob
@@ -12,8 +12,8 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,9 +33,10 @@ class TextFiles:
     field: str = "text"
     part: str = "all"
 
-    def documents(self) -> Iterator[str]:
-        """The documents of this part, in order."""
-        return _part_of(self.part, (text for path in self.paths() for text in _texts(path, self.field)))
+    def documents(self, passed: Callable[[], None] = lambda: None) -> Iterator[str]:
+        """The documents of this part, in order; `passed` is told of each that has none."""
+        texts = (text for path in self.paths() for text in _texts(path, self.field))
+        return _part_of(self.part, _there(texts, passed))
 
     def paths(self) -> list[Path]:
         """The files, each there."""
@@ -43,6 +44,8 @@ class TextFiles:
         for pattern in self.files:
             named = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
             paths = sorted(path for path in map(Path, named) if path.is_file())
+            if not paths and Path(pattern).is_dir():
+                raise ValueError(f"{pattern} is a folder, no file: give a pattern such as {pattern}/*.txt.")
             if not paths:
                 raise ValueError(f"no file {pattern}: give a file or a pattern that fits some.")
             found += paths
@@ -65,9 +68,10 @@ class HubText:
     split: str = "train"
     revision: str | None = None
 
-    def documents(self) -> Iterator[str]:
-        """The documents of this part, in order."""
-        return _part_of(self.part, (_field(row, self.field, self.dataset) for row in self._rows()))
+    def documents(self, passed: Callable[[], None] = lambda: None) -> Iterator[str]:
+        """The documents of this part, in order; `passed` is told of each that has none."""
+        texts = (_field(row, self.field, self.dataset) for row in self._rows())
+        return _part_of(self.part, _there(texts, passed))
 
     def origin(self) -> dict[str, Any]:
         """What was read: the data set by name and revision."""
@@ -88,10 +92,26 @@ class HubText:
             )
         except Exception as error:  # of every kind: names, formats, the network
             short = " ".join(str(error).split())[:300]
-            raise ValueError(f"the data set {self.dataset} cannot be read: {short}") from error
+            raise ValueError(
+                f"the data set {self.dataset} cannot be read: {short}; files can be given with --text"
+            ) from error
 
 
 Text = TextFiles | HubText
+
+
+def check_readable(text: Text) -> None:
+    """Nothing; a `ValueError` if not even a first document can be had, before anything long is begun."""
+    next(replace(text, part="all").documents(), None)
+
+
+def _there(texts: Iterator[str | None], passed: Callable[[], None]) -> Iterator[str]:
+    """The texts that are there."""
+    for text in texts:
+        if text is None:
+            passed()
+        else:
+            yield text
 
 
 def _part_of(part: str, documents: Iterator[str]) -> Iterator[str]:
@@ -103,7 +123,7 @@ def _part_of(part: str, documents: Iterator[str]) -> Iterator[str]:
             yield text
 
 
-def _texts(path: Path, field: str) -> Iterator[str]:
+def _texts(path: Path, field: str) -> Iterator[str | None]:
     if path.suffix == ".parquet":
         yield from _parquet(path, field)
         return
@@ -125,15 +145,16 @@ def _texts(path: Path, field: str) -> Iterator[str]:
 
 
 def _lines(path: Path) -> io.TextIOBase:
+    """The file, unpacked; a byte-order mark is no part of its text."""
     match path.suffix:
         case ".xz":
-            return lzma.open(path, "rt", encoding="utf-8")
+            return lzma.open(path, "rt", encoding="utf-8-sig")
         case ".gz":
-            return gzip.open(path, "rt", encoding="utf-8")  # type: ignore[return-value]
+            return gzip.open(path, "rt", encoding="utf-8-sig")  # type: ignore[return-value]
         case ".zst":
-            return io.TextIOWrapper(io.BufferedReader(_Chunks(_unpacked(path))), encoding="utf-8")
+            return io.TextIOWrapper(io.BufferedReader(_Chunks(_unpacked(path))), encoding="utf-8-sig")
         case _:
-            return open(path, encoding="utf-8")
+            return open(path, encoding="utf-8-sig")
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:
@@ -176,7 +197,7 @@ class _Chunks(io.RawIOBase):
         return count
 
 
-def _parquet(path: Path, field: str) -> Iterator[str]:
+def _parquet(path: Path, field: str) -> Iterator[str | None]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -187,8 +208,9 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
                 there = ", ".join(file.schema_arrow.names[:8])
                 raise ValueError(f"no column {field!r}; there is {there}. Choose with --text-field.")
             for batch in file.iter_batches(batch_size=256, columns=[field]):
+                # a column has empty strings for nulls as well
                 yield from (
-                    _field({field: text}, field, str(path)) for text in batch.column(0).to_pylist() if text
+                    _field({field: text or None}, field, str(path)) for text in batch.column(0).to_pylist()
                 )
     except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
@@ -201,9 +223,10 @@ def _object(line: str, where: str) -> Any:
         raise ValueError(f"{where} is not JSON: {error}") from error
 
 
-def _field(row: Any, field: str, where: str) -> str:
-    text = row.get(field) if isinstance(row, dict) else None
-    if not isinstance(text, str):
+def _field(row: Any, field: str, where: str) -> str | None:
+    """The text in a row, None if there is a null in its place."""
+    text = row.get(field, ...) if isinstance(row, dict) else ...
+    if not isinstance(text, str | None):
         there = ", ".join(list(row)[:8]) if isinstance(row, dict) else type(row).__name__
         raise ValueError(f"{where}: no text under {field!r}; there is {there}. Choose with --text-field.")
     return text

@@ -5,6 +5,9 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+from osae.files import written
 
 Log = Callable[[dict[str, Any]], None]
 KINDS = ("tensorboard", "wandb", "trackio")
@@ -34,11 +37,22 @@ def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
 
             yield draw
         return
-    service.init(project=project, name=folder.name)
+    # a run that is resumed goes on with its curves
+    same = {"id": _id(folder), "resume": "allow"} if kind == "wandb" else {}
+    service.init(project=project, name=folder.name, **same)
     try:
         yield lambda line: service.log(_numbers(line) | {"samples": line["samples"]})
     finally:
         service.finish()
+
+
+def _id(folder: Path) -> str:
+    """The name that wandb knows this run by, kept in the folder."""
+    path = folder / "wandb.id"
+    if not path.exists():
+        with written(path) as beside:
+            beside.write_text(uuid4().hex + "\n")
+    return path.read_text().strip()
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, float]:

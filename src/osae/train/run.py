@@ -9,10 +9,11 @@ RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 
 import itertools
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def create(folder: Path, config: RunConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with written(folder / "run.json") as path:
         path.write_text(json.dumps({"schema": SCHEMA, "config": to_json(config)}, indent=2) + "\n")
+
+
+def forget(folder: Path) -> None:
+    """A run that was just created and could not begin is gone; one that has a checkpoint stays."""
+    if (folder / "checkpoint.safetensors").exists():
+        return
+    (folder / "run.json").unlink(missing_ok=True)
+    shutil.rmtree(folder / "snapshots" / "0", ignore_errors=True)
+    for left in (folder / "snapshots", folder):
+        with suppress(OSError):  # there is more in it
+            left.rmdir()
 
 
 def read(folder: Path) -> RunConfig:
