@@ -179,7 +179,7 @@ def _holding_nothing(made: Recipe, task: Task) -> Recipe:
     if made.sweep is None or not made.sweep.atoms_only:
         return made
     groups = Piecewise(group_ends(task.units, task.groups))
-    return replace(_with_prefix(made, made.name, Mixed(groups, full=0.8)), sweep=None, resort=Resort(30))
+    return replace(_with_prefix(made, made.name, Mixed(groups, full=0.7)), sweep=None, resort=Resort(30))
 
 
 def group_ends(units: int, groups: int) -> tuple[int, ...]:
