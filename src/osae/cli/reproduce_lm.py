@@ -48,7 +48,9 @@ def configure(sub: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--first-text-only", default="", metavar="noise", help="starts to try on the first text alone"
     )
-    group.add_argument("--rates", metavar="R,...", help="learning rates that every method tries")
+    group.add_argument(
+        "--rates", metavar="R,...", help="learning rates that every method tries (2e-3,4e-3,8e-3)"
+    )
     group.add_argument(
         "--stitch",
         type=counting,
@@ -70,7 +72,7 @@ def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Pr
     sizes = QUICK if asked.quick else own | {"rows": known.tokens, "stitch": known.stitch}
     device = chosen_device(asked.device)
     tokens = asked.tokens or sizes["tokens"]
-    rates = tuple(float(rate) for rate in asked.rates.split(",")) if asked.rates else (1e-3, 2e-3, 4e-3)
+    rates = tuple(float(rate) for rate in asked.rates.split(",")) if asked.rates else (2e-3, 4e-3, 8e-3)
     options = LMOptions(
         asked.out,
         {},  # first see that the rest can be done: activations may take hours

@@ -62,7 +62,7 @@ class LMOptions:
     first_text_only: tuple[str, ...] = ()  # starts that are tried on the first text alone
     batch: int = 2048
     groups: int = 5
-    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
+    rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
     tuning_tokens: int = 500_000
     stitch: int = 2  # the larger SAE has so many times the units; 0 for no stitching
     jobs: int = 2
