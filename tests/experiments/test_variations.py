@@ -9,7 +9,7 @@ from osae.config import to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments import EXPERIMENTS, Options
 from osae.experiments.tuned import grid, record, tuned
-from osae.experiments.variations import ablations, zipf_recipes
+from osae.experiments.variations import ablations, unscheduled, zipf_recipes
 from osae.recipes import RECIPES, Task
 from osae.report import write_report
 
@@ -56,6 +56,9 @@ def test_sizes_and_ablations_run(tmp_path):
     small = {"width": 12, "units": 10, "active": 2, "samples": 2000}
     results = run("ablate", tmp_path / "ablate", world=small)
     assert {"osae", "no sorting", "unit sweeping", "prefix uniform"} <= {r["method"] for r in results["rows"]}
+    results = run("schedules", tmp_path / "schedules", world=small)
+    assert [r["method"] for r in results["rows"]] == ["osae-paper", "no unit sweeping", "no warm-up of k"]
+    assert not results["claims"]  # two seeds, and in haste
 
 
 @pytest.mark.usefixtures("short")
@@ -89,12 +92,13 @@ def test_zipf_recipes_follow_the_appendix():
     assert made["topk"].lr.peak == 1e-4
 
 
+MADE = (ablations(TASK), unscheduled(TASK))
+
+
 def test_ablations_change_one_choice_each():
-    made = {recipe.name: flat(to_json(recipe)) for recipe in ablations(TASK)}
-    bases = {name: made.pop(name) for name in ("osae", "osae-paper")}
-    assert len(made) == 16
-    for name, other in made.items():
-        base = bases["osae-paper" if name.startswith("osae-paper") else "osae"]
+    neighbours = [(flat(to_json(base)), flat(to_json(r))) for base, *rest in MADE for r in rest]
+    assert len(neighbours) == 16
+    for base, other in neighbours:
         changed = {
             path.rsplit(".", 1)[0] for path in base.keys() | other.keys() if base.get(path) != other.get(path)
         }

@@ -17,7 +17,8 @@ EXPERIMENTS = {
     "zipf": "six measures against the Zipf exponent",
     "pca": "the nested loss finds principal directions in order",
     "energy": "the order found is by explained energy, not by frequency",
-    "ablate": "our recipe and the paper's with one choice changed at a time",
+    "ablate": "our recipe with one choice changed at a time",
+    "schedules": "the paper's recipe without unit sweeping, and without warm-up of k",
     "tuning": "the trials behind the tables' hyperparameters",
     "lm": "consistency across seeds and texts on a language model",
 }

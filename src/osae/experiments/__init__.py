@@ -2,7 +2,7 @@
 
 from osae.experiments.toy import Options, toy
 from osae.experiments.tuning import tuning
-from osae.experiments.variations import ablate, energy, pca, sizes, zipf
+from osae.experiments.variations import ablate, energy, pca, schedules, sizes, zipf
 
 EXPERIMENTS = {
     "toy": toy,
@@ -11,6 +11,7 @@ EXPERIMENTS = {
     "pca": pca,
     "energy": energy,
     "ablate": ablate,
+    "schedules": schedules,
     "tuning": tuning,
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold here", "cannot be tested here"
+ENOUGH_SEEDS = 3  # for a verdict: two are one pair, which has no interval
 MATRYOSHKA = ("matryoshka-fixed", "matryoshka-random")
 
 

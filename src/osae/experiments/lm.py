@@ -18,6 +18,7 @@ from osae.config import altered
 from osae.data.shards import Shards
 from osae.data.source import OnDisk, opened
 from osae.experiments import lm_claims, lm_figures
+from osae.experiments.claims import ENOUGH_SEEDS
 from osae.experiments.measure import gain_order, interval
 from osae.experiments.published import STITCHING
 from osae.experiments.toy import Progress
@@ -30,7 +31,6 @@ STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
 SORTED, UNTRAINED = "topk-sorted", "untrained"
 TEST_ROWS = 60_000
 ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
-ENOUGH_SEEDS = 3  # for verdicts
 TUNING_SEED = 1000  # no table uses it
 MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0)  # shares of training at which SAEs are kept
 MEASURES = ("stability", "orderedness", "stability_of_full", "orderedness_of_full")

@@ -8,7 +8,7 @@ from typing import Any
 from osae import metrics
 from osae.config import to_json
 from osae.data.worlds import SparseWorld
-from osae.experiments import figures_of, published, world_claims
+from osae.experiments import claims, figures_of, published, world_claims
 from osae.experiments.measure import EVALUATION_ROWS, Truth, gain_order, row
 from osae.experiments.trained import Job, all_trained
 from osae.experiments.tuned import tuned
@@ -19,7 +19,7 @@ SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 25_000, 4_000  # seen in training; ta
 LEAST_UNITS = 50  # smaller worlds train as long as one of this size
 SEEDS, QUICK_SEEDS = 10, 2
 PUBLISHED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
-ENOUGH_SEEDS = 5  # for an interval to mean something
+MANY_SEEDS = 5  # for an interval to mean much
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Options:
     @property
     def conclusive(self) -> bool:
         """Whether the run is long enough for verdicts."""
-        return not self.quick and len(self.seed_list) >= ENOUGH_SEEDS
+        return not self.quick and len(self.seed_list) >= claims.ENOUGH_SEEDS
 
     def only(self, *fields: str) -> None:
         """Refuses choices that an experiment has no use for: it takes these fields of the world at most."""
@@ -155,9 +155,9 @@ def notes(rows: Sequence[Mapping[str, Any]], options: Options) -> list[str]:
             ahead = [key for key in PUBLISHED if key in found and _sign(key, found[key], paper[key]) >= 0]
             of_all = f"{len(ahead)} of {len(PUBLISHED)} measures"
             said.append(f"{found['method']}: at least as good as the paper's {paper['label']} on {of_all}.")
-    if len(options.seed_list) < ENOUGH_SEEDS:
+    if len(options.seed_list) < MANY_SEEDS:
         said.append(
-            f"{len(options.seed_list)} seeds tell no method from another: ask for {ENOUGH_SEEDS} or more."
+            f"{len(options.seed_list)} seeds hardly tell methods apart: ask for {MANY_SEEDS} or more."
         )
     if options.quick:
         said.append("A quick run, with short training. Leave out --quick for the real table.")

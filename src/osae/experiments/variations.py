@@ -1,6 +1,6 @@
 """The other experiments on worlds: sizes, the Zipf sweep, PCA, energy against frequency, ablations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,29 +105,42 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
 
 
 def ablate(options: Options, progress: Progress) -> dict[str, Any]:
-    """Our recipe and the paper's with one choice changed at a time."""
+    """Our recipe with one choice changed at a time."""
+    title = "Ablations: one choice changed at a time"
+    return _changed(title, ablations, options, progress)
+
+
+def schedules(options: Options, progress: Progress) -> dict[str, Any]:
+    """The paper's recipe without each of its two schedules."""
+    results = _changed("The paper's recipe without its schedules", unscheduled, options, progress)
+    claims = world_claims.schedules(results["rows"]) if options.conclusive else []
+    return {**results, "claims": claims}
+
+
+def _changed(
+    title: str, recipes_of: Callable[[Task], list[Recipe]], options: Options, progress: Progress
+) -> dict[str, Any]:
+    """The table of recipes that differ in one choice each, on the Gaussian world."""
     options.only("width", "units", "active", "zipf", "samples", "seed")
     world = replace(SparseWorld(), **options.world)
     options = replace(options, seeds=options.seeds or (2 if options.quick else FEW_SEEDS))
-    recipes = ablations(options.task(world))
-    saes, seconds = trained_saes(world, recipes, options, progress)
+    saes, seconds = trained_saes(world, recipes_of(options.task(world)), options, progress)
     rows = measured_rows(saes, seconds, world)
     keys = ("stability_truth", "orderedness_truth", "stability_pairs", "mse")
     return {
-        "title": "Ablations: one choice changed at a time",
+        "title": title,
         "world": to_json(world),
         "seeds": options.seed_list,
         "chance": chance(world),
         "rows": rows,
-        "claims": world_claims.ablations(rows) if options.conclusive else [],
         "figures": [figures_of.bars_figure(rows, keys, options.out)],
         "notes": [],
     }
 
 
 def ablations(task: Task) -> list[Recipe]:
-    """The recipes `osae` and `osae-paper` and their neighbours, named by what differs."""
-    base, paper = recipe("osae", task), tuned("osae-paper", task)
+    """The recipe `osae` and its neighbours, named by what differs."""
+    base = recipe("osae", task)
     changes: dict[str, dict[str, Any]] = {
         "osae": {},
         "no sorting": {"resort": None},
@@ -145,13 +158,17 @@ def ablations(task: Task) -> list[Recipe]:
         "prefix geometric": {"sae.prefix": Geometric(0.97)},
         "prefix piecewise": {"sae.prefix": Piecewise(group_ends(task.units, task.groups))},
     }
-    schedules: dict[str, dict[str, Any]] = {
+    return [replace(altered(base, change), name=name) for name, change in changes.items()]
+
+
+def unscheduled(task: Task) -> list[Recipe]:
+    """The recipe `osae-paper`, and without unit sweeping, and without warm-up of k."""
+    changes: dict[str, dict[str, Any]] = {
         "osae-paper": {},
-        "osae-paper, no unit sweeping": {"sweep": None},
-        "osae-paper, no warm-up of k": {"k_warmup": None},
+        "no unit sweeping": {"sweep": None},
+        "no warm-up of k": {"k_warmup": None},
     }
-    neighbours = ((base, changes), (paper, schedules))
-    return [replace(altered(of, change), name=name) for of, by in neighbours for name, change in by.items()]
+    return [replace(altered(tuned("osae-paper", task), by), name=name) for name, by in changes.items()]
 
 
 def energy(options: Options, progress: Progress) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def zipfian(sections: Sequence[Mapping[str, Any]], our_topk: str) -> list[dict[s
     ]
 
 
-def ablations(rows: Sequence[Row]) -> list[dict[str, str]]:
+def schedules(rows: Sequence[Row]) -> list[dict[str, str]]:
     """What the paper says its schedules do."""
     found = by_method(rows)
     recovery = ("stability_truth", "orderedness_truth")
@@ -188,14 +188,14 @@ def ablations(rows: Sequence[Row]) -> list[dict[str, str]]:
             "Unit sweeping improves stability and ordered recovery.",
             found,
             "osae-paper",
-            ("osae-paper, no unit sweeping",),
+            ("no unit sweeping",),
             recovery,
         ),
         _better(
             "Warm-up of k improves convergence.",
             found,
             "osae-paper",
-            ("osae-paper, no warm-up of k",),
+            ("no warm-up of k",),
             ("mse", *recovery),
         ),
     ]
