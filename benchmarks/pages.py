@@ -21,6 +21,8 @@ def filled(page: str) -> str:
     """The page with the kept tables in all its places."""
 
     def kept(place: re.Match[str]) -> str:
+        if "<!-- from" in place[0].removeprefix(place[1]):
+            raise ValueError(f"{place[1].strip()} has no `<!-- end -->` of its own.")
         return f"{place[1]}\n{table(ROOT / place['folder'] / 'table.md', place['heading'])}\n\n"
 
     return PLACE.sub(kept, page)
@@ -30,7 +32,7 @@ def table(file: Path, heading: str) -> str:
     """The table under a heading of a file."""
     here = "results"
     lines: dict[str, list[str]] = {}
-    for line in file.read_text().splitlines():
+    for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             here = line.removeprefix("## ")
         elif line.startswith("|"):
@@ -42,4 +44,4 @@ def table(file: Path, heading: str) -> str:
 
 if __name__ == "__main__":
     for path in PAGES:
-        path.write_text(filled(path.read_text()))
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks import pages
 from osae.experiments import lm_claims, world_claims
-from osae.experiments.variations import OUR_TOPK
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -48,7 +47,7 @@ def test_readme_names_every_module():
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
 def test_tables_in_pages_are_the_kept_evidence(page):
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     assert pages.filled(text) == text, "python -m benchmarks.pages puts the kept tables in their places"
 
 
@@ -58,6 +57,8 @@ def test_places_are_found_and_a_wrong_table_would_be_seen():
     assert pages.filled(text.replace("holds |", "fails |")) == text
     with pytest.raises(ValueError, match="no table 'Absent'"):
         pages.filled("<!-- from evidence/toy: Absent -->\n<!-- end -->")
+    with pytest.raises(ValueError, match="no `<!-- end -->` of its own"):
+        pages.filled("<!-- from evidence/toy: Claims -->\n" * 2 + "<!-- end -->")
 
 
 def test_kept_evidence_holds_what_it_must():
@@ -84,13 +85,12 @@ def test_kept_verdicts_follow_from_the_kept_numbers():
     """All that `osae reproduce` says of the paper's claims, from the numbers beside them."""
     lm = kept("lm")
     assert lm_claims.claims(lm, lm["world"]["units"], 5) == lm["claims"]
-    toy, pca, sizes, zipf, ablate = (kept(name) for name in ("toy", "pca", "sizes", "zipf", "ablate"))
+    toy, pca, sizes, schedules = (kept(name) for name in ("toy", "pca", "sizes", "schedules"))
     assert world_claims.table_1(toy["rows"]) == toy["claims"]
     assert world_claims.principal_directions(pca["rows"]) == pca["claims"]
     assert world_claims.order_by_energy(kept("energy")["rows"], -1.0) == kept("energy")["claims"]
     assert world_claims.other_sizes(sizes["sections"]) == sizes["claims"]
-    assert world_claims.zipfian(zipf["sections"], OUR_TOPK) == zipf["claims"]
-    assert world_claims.ablations(ablate["rows"]) == ablate["claims"]
+    assert world_claims.schedules(schedules["rows"]) == schedules["claims"]
 
 
 def test_kept_evidence_of_language_models_holds_what_it_must():

@@ -32,8 +32,11 @@ def test_claims_of_table_1_hold_where_the_ordered_sae_leads():
     assert "6 of 6, in 6 with intervals that do not overlap" in won[0]["found"]
     lost = world_claims.table_1(table(0.1, "osae-paper"))
     assert verdicts(lost)[:4] == [FAILS] * 4
-    narrow = world_claims.table_1(table(0.505, "osae-paper"))
+    narrow = world_claims.table_1(table(0.515, "osae-paper"))
     assert "6 of 6, in 0 with intervals" in narrow[0]["found"]
+    assert verdicts(narrow)[:4] == [HOLDS] * 4
+    level = world_claims.table_1(table(0.505, "osae-paper"))  # better, but within the interval
+    assert verdicts(level)[:4] == [FAILS] * 4
     part = world_claims.table_1(table(0.9, "osae-paper", "matryoshka-fixed"))
     assert verdicts(part)[:3] == [PARTLY] * 3
 

@@ -232,31 +232,34 @@ def principal_directions(rows: Sequence[Row], enough: float = 0.99) -> list[dict
 def _better(
     claim: str, rows: Rows, method: str, rivals: Sequence[str], keys: Sequence[str]
 ) -> dict[str, str]:
-    """Whether a method is better than its rivals in each of these measures."""
+    """Whether a method is ahead of its rivals in each of these measures."""
     if absent := [name for name in (method, *rivals) if name not in rows]:
         return claimed(claim, UNTESTED, f"not trained: {', '.join(absent)}.")
     said, outcomes, apart = [], [], 0
     for key in keys:
         mine = rows[method][key]
         others = [rows[rival][key] for rival in rivals]
-        outcomes += [_ahead(key, mine["mean"], other["mean"]) for other in others]
+        outcomes += [_ahead(key, mine, other) for other in others]
         apart += sum(_clear(key, mine, other) for other in others)
         beside = ", ".join(f"`{rival}` {_spread(rows[rival][key])}" for rival in rivals)
         said.append(f"{WORDS[key]} `{method}` {_spread(mine)}; {beside}")
-    count = f"ahead in {sum(outcomes)} of {len(outcomes)}, in {apart} with intervals that do not overlap"
+    count = (
+        f"ahead by more than the interval in {sum(outcomes)} of {len(outcomes)}, in {apart} with intervals "
+        "that do not overlap"
+    )
     return claimed(claim, verdict_of(outcomes), f"{'. '.join(said)}. {count.capitalize()}.")
 
 
 def _better_in_each(
     claim: str, sections: Sequence[Mapping[str, Any]], method: str, rivals: Sequence[str], key: str
 ) -> dict[str, str]:
-    """Whether a method's measure is better than its rivals' in each section."""
+    """Whether a method's measure is ahead of its rivals' in each section."""
     return _in_each(
         claim,
         sections,
         (method, *rivals),
         key,
-        lambda rows: [_ahead(key, _mean(rows, method, key), _mean(rows, rival, key)) for rival in rivals],
+        lambda rows: [_ahead(key, rows[method][key], rows[rival][key]) for rival in rivals],
     )
 
 
@@ -309,8 +312,9 @@ def _mean(rows: Rows, name: str, key: str) -> float:
     return rows[name][key]["mean"]
 
 
-def _ahead(key: str, mine: float, other: float) -> bool:
-    return mine < other if key in LOWER_IS_BETTER else mine > other
+def _ahead(key: str, mine: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    """Better, and the other's mean outside of the interval."""
+    return other["mean"] > mine["high"] if key in LOWER_IS_BETTER else other["mean"] < mine["low"]
 
 
 def _clear(key: str, mine: Mapping[str, float], other: Mapping[str, float]) -> bool:
