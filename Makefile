@@ -24,7 +24,7 @@ $(VENV)/.ready-lm: $(STAMP)
 	touch $@
 
 demo-lm: $(VENV)/.ready-lm
-	$(BIN)/osae reproduce lm --quick --methods topk,osae --out runs/demo-lm
+	$(BIN)/osae reproduce lm --quick --methods topk,osae --starts noise --out runs/demo-lm
 
 test: setup
 	$(BIN)/python -m pytest -m 'not slow' -n 2
