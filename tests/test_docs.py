@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import pages
 from osae.experiments import lm_claims, world_claims
+from osae.experiments.variations import OUR_TOPK
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -85,11 +86,13 @@ def test_kept_verdicts_follow_from_the_kept_numbers():
     """All that `osae reproduce` says of the paper's claims, from the numbers beside them."""
     lm = kept("lm")
     assert lm_claims.claims(lm, lm["world"]["units"], 5) == lm["claims"]
-    toy, pca, sizes, schedules = (kept(name) for name in ("toy", "pca", "sizes", "schedules"))
+    names = ("toy", "pca", "sizes", "schedules", "zipf")
+    toy, pca, sizes, schedules, zipf = (kept(name) for name in names)
     assert world_claims.table_1(toy["rows"]) == toy["claims"]
     assert world_claims.principal_directions(pca["rows"]) == pca["claims"]
     assert world_claims.order_by_energy(kept("energy")["rows"], -1.0) == kept("energy")["claims"]
     assert world_claims.other_sizes(sizes["sections"]) == sizes["claims"]
+    assert world_claims.zipfian(zipf["sections"], OUR_TOPK) == zipf["claims"]
     assert world_claims.schedules(schedules["rows"]) == schedules["claims"]
 
 
