@@ -119,6 +119,14 @@ def test_kept_evidence_of_language_models_holds_what_it_must():
             assert explained[title, "topk"] - explained[title, "osae"] <= 0.01
 
 
+def test_kept_pace_of_harvest_is_the_one_that_the_page_tells():
+    share = json.loads((ROOT / "evidence" / "lm" / "harvesting.json").read_text())["share"]
+    assert share >= 0.9
+    assert (
+        f"harvest ran at {share:.0%}".replace("%", " %") in (ROOT / "docs" / "language-models.md").read_text()
+    )
+
+
 def test_table_of_speed_is_the_kept_evidence():
     from benchmarks.table import markdown
 

@@ -22,7 +22,7 @@ osae evaluate runs/lm/evidence/saes/data/wikipedia/{topk,batchtopk,matryoshka-fi
   --data runs/lm/acts/wikipedia-held-out --tokens 5000 --json runs/lm/evaluate.json --csv runs/lm/evaluate.csv
 
 # Whether harvest keeps the pace of the model.
-python -m benchmarks.harvesting --model $MODEL --layer 10 --text texts/wikipedia.jsonl.xz
+python -m benchmarks.harvesting --model $MODEL --layer 10 --text texts/wikipedia.jsonl.xz --tokens 16384
 
 # Whether training waits for the disk.
 python -m benchmarks.reading runs/lm/acts/wikipedia --blocks 3
