@@ -9,7 +9,6 @@ ratios.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -19,17 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from benchmarks.pipe import ROOT
-from osae.data.harvest import BATCH_TOKENS, Contexts, Harvest, _batches, harvest, opened_model
+from benchmarks.pipe import ROOT, kept
+from osae.data.harvest import BATCH_TOKENS, Contexts, Harvest, batches_of, harvest, opened_model
 from osae.data.lm import LanguageModel, _blocks
 from osae.data.shards import Shards
 from osae.data.text import TextFiles
-from osae.files import written
 
 
 @contextmanager
@@ -42,17 +39,6 @@ def cut(lm: LanguageModel, layer: int) -> Iterator[Any]:
         yield decoder
     finally:
         setattr(decoder, name, blocks)
-
-
-def batches_of(contexts: Contexts, batch_tokens: int) -> list[Tensor]:
-    """The batches that harvest makes of these contexts, in its order."""
-    found = []
-    for first, last in zip(contexts.blocks[:-1], contexts.blocks[1:], strict=True):
-        chosen = np.arange(first, last)
-        lengths = contexts.starts[chosen + 1] - contexts.starts[chosen]
-        chosen = chosen[np.argsort(lengths, kind="stable")]
-        found += [torch.from_numpy(ids).long() for ids, _ in _batches(contexts, chosen, batch_tokens)]
-    return found
 
 
 @torch.no_grad()
@@ -80,7 +66,12 @@ def measured(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, devic
             seconds = time.perf_counter() - began
             contexts = Contexts(**load_file(out / "contexts.safetensors"))
             rows = Shards(out).rows
-            alone = bare(lm, spec.layer, batches_of(contexts, batch_tokens))
+            batches = [
+                torch.from_numpy(ids).long()
+                for index in range(len(contexts.blocks) - 1)
+                for ids, _ in batches_of(contexts, index, batch_tokens)
+            ]
+            alone = bare(lm, spec.layer, batches)
             if turn:
                 paces["harvest"].append(rows / seconds)
                 paces["bare"].append(rows / alone)
@@ -115,10 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, paces in found["rows_a_second"].items():
         print(f"{name}: {', '.join(f'{pace:,.0f}' for pace in paces)} rows a second")
     print(f"harvest runs at {found['share']:.1%} of the bare pass")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with written(asked.out / "harvesting.json") as path:
-        path.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")
-    print(f"Results: {asked.out / 'harvesting.json'}")
+    kept(found, asked.out / "harvesting.json")
     return 0
 
 

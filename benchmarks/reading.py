@@ -9,7 +9,6 @@ a slow disk.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -19,10 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.pipe import ROOT
+from benchmarks.pipe import ROOT, kept
 from osae.data.shards import Shards
 from osae.data.source import ShardRows, Source
-from osae.files import written
 from osae.recipes import Task, topk
 from osae.train.loop import train
 from osae.train.member import Member
@@ -90,10 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"training: {found['rows_a_second']:,.0f} rows a second, {found['share_waiting']:.1%} of the time "
         f"waiting for them; reading alone: {found['rows_a_second_reading_alone']:,.0f} rows a second"
     )
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with written(asked.out / "reading.json") as path:
-        path.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")
-    print(f"Results: {asked.out / 'reading.json'}")
+    kept(found, asked.out / "reading.json")
     return 0
 
 

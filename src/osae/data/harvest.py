@@ -169,11 +169,8 @@ def block_of(
     tell: Callable[[int, float], None] = lambda tokens, seconds: None,
 ) -> Block:
     """Block number `index`: its contexts' rows, shuffled."""
-    chosen = np.arange(contexts.blocks[index], contexts.blocks[index + 1])
-    lengths = contexts.starts[chosen + 1] - contexts.starts[chosen]
-    chosen = chosen[np.argsort(lengths, kind="stable")]  # contexts of like length share a batch
     parts, tokens, documents, positions = [], [], [], []
-    for ids, group in _batches(contexts, chosen, batch_tokens):
+    for ids, group in batches_of(contexts, index, batch_tokens):
         started = perf_counter()
         hidden = lm.activations(torch.from_numpy(ids).long())
         seconds = perf_counter() - started
@@ -199,11 +196,15 @@ def block_of(
     return Block(rows[kept], *about, outliers=len(rows) - len(kept), norms=norms[kept], large=large)
 
 
-def _batches(
-    contexts: Contexts, chosen: np.ndarray, batch_tokens: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Contexts side by side, filled up on the right to the longest, at most `batch_tokens` in all."""
+def batches_of(contexts: Contexts, index: int, batch_tokens: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The contexts of a block side by side, those of like length together, at most `batch_tokens` in all.
+
+    They are filled up on the right to the longest. Each batch comes with the numbers of its contexts.
+    """
+    chosen = np.arange(contexts.blocks[index], contexts.blocks[index + 1])
     lengths = contexts.starts[chosen + 1] - contexts.starts[chosen]
+    order = np.argsort(lengths, kind="stable")
+    chosen, lengths = chosen[order], lengths[order]
     start = 0
     while start < len(chosen):
         stop = start + 1
