@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.pipe import ROOT, Shape, Worker
-from osae.files import written
+from osae.files import atomic_write
 
 SWEEPS = {
     "K": (Shape(B=512, d=256, K=0, k=32), [2**n for n in range(10, 18)]),
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     sweeps = [sweep(along, fixed, sizes, asked) for along, (fixed, sizes) in SWEEPS.items()]
     asked.out.mkdir(parents=True, exist_ok=True)
-    with written(asked.out / "growth.json") as path:
+    with atomic_write(asked.out / "growth.json") as path:
         path.write_text(
             json.dumps({"schema": 1, "threads": asked.threads, "sweeps": sweeps}, indent=2) + "\n"
         )

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from benchmarks.pipe import ROOT, kept
-from osae.data.harvest import BATCH_TOKENS, Contexts, Harvest, batches_of, harvest, opened_model
+from osae.data.harvest import BATCH_TOKENS, Contexts, Harvest, batch_contexts, harvest, open_model
 from osae.data.lm import LanguageModel, _blocks
 from osae.data.shards import Shards
 from osae.data.text import TextFiles
@@ -55,7 +55,7 @@ def measured(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, devic
     """The pace of harvest and of the bare model, in rows a second, and harvest's share of the bare pace."""
     if spec.layer is None:
         raise ValueError("a bare pass needs a layer: give --layer.")
-    lm = opened_model(spec, device)
+    lm = open_model(spec, device)
     paces: dict[str, list[float]] = {"harvest": [], "bare": []}
     rows = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def measured(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, devic
             batches = [
                 torch.from_numpy(ids).long()
                 for index in range(len(contexts.blocks) - 1)
-                for ids, _ in batches_of(contexts, index, batch_tokens)
+                for ids, _ in batch_contexts(contexts, index, batch_tokens)
             ]
             alone = bare(lm, spec.layer, batches)
             if turn:

@@ -32,7 +32,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.pipe import ROOT
 from benchmarks.worker import resident
-from osae.files import written
+from osae.files import atomic_write
 from osae.metrics import cosine, match_atoms
 from osae.versions import versions
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "cases": found,
     }
     asked.out.mkdir(parents=True, exist_ok=True)
-    with written(asked.out / "matching.json") as path:
+    with atomic_write(asked.out / "matching.json") as path:
         path.write_text(json.dumps(result, indent=2) + "\n")
     console.print(table(found))
     console.print(f"Results: {asked.out / 'matching.json'}", highlight=False)

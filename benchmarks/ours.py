@@ -1,4 +1,4 @@
-"""Our entries: every one takes the training step that `osae.train.loop` takes."""
+"""Our entries: every one takes the training step that `osae.training.loop` takes."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -12,7 +12,7 @@ from osae.objective import Terms
 from osae.prefix import Boundaries, Full, PrefixWeights, Uniform
 from osae.recipes import Task, group_ends, topk
 from osae.schedule import LearningRate
-from osae.train.member import Member
+from osae.training.member import Member
 
 GROUPS = 5
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osae.files import written
+from osae.files import atomic_write
 
 ROOT = Path(__file__).parent.parent
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 def kept(found: dict[str, Any], path: Path) -> None:
     """Writes what was measured, and says where it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written(path) as part:
+    with atomic_write(path) as part:
         part.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")
     print(f"Results: {path}")
 

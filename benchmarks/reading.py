@@ -22,8 +22,8 @@ from benchmarks.pipe import ROOT, kept
 from osae.data.shards import Shards
 from osae.data.source import ShardRows, Source
 from osae.recipes import Task, topk
-from osae.train.loop import train
-from osae.train.member import Member
+from osae.training.loop import train
+from osae.training.member import Member
 
 
 class Timed:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks import plots
 from benchmarks.pipe import ROOT, Shape, Worker
-from osae.files import written
+from osae.files import atomic_write
 
 SHAPES = (
     Shape(2048, 512, 4096, 80),
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "cases": cases,
     }
     asked.out.mkdir(parents=True, exist_ok=True)
-    with written(asked.out / "bench.json") as path:
+    with atomic_write(asked.out / "bench.json") as path:
         path.write_text(json.dumps(result, indent=2) + "\n")
     plots.steps(result, asked.out / "bench.png")
     for line in verdicts(cases):

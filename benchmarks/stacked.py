@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.pipe import ROOT
-from osae.files import written
+from osae.files import atomic_write
 from osae.recipes import Task, topk
 from osae.schedule import LearningRate
-from osae.train.member import Member
+from osae.training.member import Member
 
 RATE = 1e-3
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{row['stacked_on_all_threads_ms']:.2f}; stacking is {row['stacked_speedup']:.2f} times as fast"
         )
     asked.out.mkdir(parents=True, exist_ok=True)
-    with written(asked.out / "stacked.json") as path:
+    with atomic_write(asked.out / "stacked.json") as path:
         path.write_text(json.dumps({"schema": 1, "rows": found}, indent=2) + "\n")
     print(f"Results: {asked.out / 'stacked.json'}")
     return 0

@@ -15,7 +15,7 @@ CHECKED = (
     "osae.prefix",
     "osae.schedule",
     "osae.sparsify",
-    "osae.train",
+    "osae.training",
 )
 install_import_hook(CHECKED, "tests.typechecker.checked")
 os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osae.config import altered, from_json, to_json
+from osae.config import alter, from_json, to_json
 from osae.prefix import Mixed, Piecewise, Uniform
 from osae.recipes import RECIPES, Task, recipe
 from osae.sparsify import TopK
@@ -20,15 +20,15 @@ def test_every_recipe_survives_json(name):
 
 def test_altered_changes_one_field_on_a_path():
     made = recipe("osae", TASK)
-    other = altered(made, {"lr.peak": 0.5, "sae.revival": None, "sae.prefix": Uniform()})
+    other = alter(made, {"lr.peak": 0.5, "sae.revival": None, "sae.prefix": Uniform()})
     assert (other.lr.peak, other.sae.revival, other.sae.prefix) == (0.5, None, Uniform())
-    assert altered(other, {"lr.peak": made.lr.peak, "sae": made.sae}) == made
+    assert alter(other, {"lr.peak": made.lr.peak, "sae": made.sae}) == made
 
 
 @pytest.mark.parametrize("path", ["nonsense", "lr.nonsense", "lr.peak.deeper", "sweep.burn_in"])
 def test_altered_refuses_a_path_that_leads_nowhere(path):
     with pytest.raises(ValueError, match="no field"):
-        altered(recipe("topk", TASK), {path: 1})
+        alter(recipe("topk", TASK), {path: 1})
 
 
 def test_unknown_kinds_and_fields_are_refused():
@@ -65,4 +65,4 @@ def test_unfit_fields_are_refused(data, words):
 @pytest.mark.parametrize(("path", "value"), [("lr.peak", "fast"), ("sae.prefix", TopK(3)), ("batch", 1.5)])
 def test_altered_refuses_values_of_another_kind(path, value):
     with pytest.raises(ValueError, match="wrong kind"):
-        altered(recipe("topk", TASK), {path: value})
+        alter(recipe("topk", TASK), {path: value})

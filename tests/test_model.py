@@ -69,7 +69,7 @@ def test_any_leading_shape_is_welcome(sparsifier):
 @settings(deadline=None, max_examples=15)
 def test_folding_a_scale_gives_the_same_on_raw_inputs(sparsifier, scale):
     sae, x = random_sae(sparsifier), torch.randn(12, WIDTH)
-    folded = sae.folded(scale)
+    folded = sae.fold_scale(scale)
     torch.testing.assert_close(
         folded(x / scale).reconstruction * scale, sae(x).reconstruction, rtol=1e-4, atol=1e-5
     )
@@ -80,7 +80,7 @@ def test_folding_a_scale_gives_the_same_on_raw_inputs(sparsifier, scale):
 def test_reordering_permutes_the_code_and_nothing_else(sparsifier):
     sae, x = random_sae(sparsifier), torch.randn(12, WIDTH)
     order = torch.randperm(UNITS)
-    other = sae.reordered(order)
+    other = sae.reorder(order)
     torch.testing.assert_close(other(x).reconstruction, sae(x).reconstruction)
     torch.testing.assert_close(other.encode(x).dense(UNITS), sae.encode(x).dense(UNITS)[:, order])
 

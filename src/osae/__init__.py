@@ -22,7 +22,7 @@ _HOMES = {
     "osae.sparsify": ("Code",),
     "osae.recipes": ("Recipe", "Task", "recipe"),
     "osae.data.worlds": ("SparseWorld", "PCAWorld"),
-    "osae.train.simple": ("fit",),
+    "osae.training.simple": ("fit",),
     "osae.interop": ("load",),
     "osae.comparison": ("compare",),
     "osae.evaluation": ("evaluate",),
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from osae.prefix import prefix_weights
     from osae.recipes import Recipe, Task, recipe
     from osae.sparsify import Code
-    from osae.train.simple import fit
+    from osae.training.simple import fit
 
 __all__ = [*sorted(_HOME_OF), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

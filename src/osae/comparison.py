@@ -286,7 +286,7 @@ def _watch(
             watched.spoke[i], watched.rebuilt[i] = measure.spoke, measure.result()
         for (i, j), stream in streams.items():
             left, right = (_kept(rows[end], watched.spoke[end], dead) for end in (i, j))
-            both = metrics.consistency_of(metrics.match(stream.similarity()[left][:, right]))
+            both = metrics.consistency_from(metrics.match(stream.similarity()[left][:, right]))
             watched.streams[i, j] = {"stability": both.stability, "orderedness": both.orderedness}
     return watched
 

@@ -61,7 +61,7 @@ def from_json(data: Any) -> Any:
     return cls(**fields)
 
 
-def altered(value: _D, changes: Mapping[str, Any]) -> _D:
+def alter(value: _D, changes: Mapping[str, Any]) -> _D:
     """A copy with some fields changed, each named by its path: `{"lr.peak": 0.01, "sae.revival": None}`."""
     for path, new in changes.items():
         value = _with(value, path.split("."), new, path)

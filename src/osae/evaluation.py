@@ -21,10 +21,11 @@ from torch import Tensor
 from osae import metrics
 from osae.comparison import BATCH, Progress, SAELike, about, opened, runnable
 from osae.config import from_json, to_json
-from osae.data.harvest import CONTEXTS, Harvest, contexts_of, opened_model
-from osae.data.lm import LanguageModel, Splice, chosen_device
+from osae.data.harvest import CONTEXTS, Harvest, build_contexts, open_model
+from osae.data.lm import LanguageModel, Splice
 from osae.data.shards import Shards
 from osae.data.text import TextFiles
+from osae.devices import choose_device
 from osae.interop import Loaded
 from osae.model import SAE
 from osae.versions import versions
@@ -55,7 +56,7 @@ def evaluate(
     `progress(done, total, text)` is called after each step.
     """
     _check_choices(saes, model, text, tokens)
-    chosen_device(device)
+    choose_device(device)
     loaded = [sae for one in saes for sae in _members(one)]
     shards = shards if isinstance(shards, Shards) else Shards(shards)
     running = [runnable(one, shards) for one in loaded]
@@ -210,9 +211,9 @@ def _opened_language(shards: Shards, model: str, text: Sequence[str], tokens: in
     spec = _spec(shards, model)
     if text:
         spec = replace(spec, text=TextFiles(tuple(text), spec.text.field), tokens=tokens)
-    lm = opened_model(spec, device)
+    lm = open_model(spec, device)
     if text:
-        made = contexts_of(spec, lm)
+        made = build_contexts(spec, lm)
         contexts = _split(made.ids, _starts(made.starts, spec.skip, tokens), spec.skip)
     else:
         contexts = _stored(shards.path / CONTEXTS, spec.skip, tokens)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def written(path: Path | str) -> Iterator[Path]:
+def atomic_write(path: Path | str) -> Iterator[Path]:
     """A path to write to, in a folder of its own; it takes the place of `path` once the block ends well.
 
     What else a writer puts into that folder, such as a temporary file of its own, goes with it.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from osae import kernels
 from osae.config import from_json, to_json, variant
-from osae.files import written
+from osae.files import atomic_write
 from osae.prefix import Full, PrefixWeights
 from osae.sparsify import (
     BatchTopK,
@@ -29,10 +29,10 @@ from osae.sparsify import (
     ReLU,
     Sparsifier,
     TopK,
-    every_unit,
+    dense_code,
     jump,
-    least_of_largest,
-    padded,
+    kth_largest,
+    pad_code,
 )
 
 SCHEMA = 1
@@ -147,14 +147,14 @@ class SAE(nn.Module):
                 return self._largest_in_batch(x, k)
             case BatchTopK():
                 pre = self.pre_activations(x - self.decoder_bias)
-                return padded(pre * (pre > self.threshold.clamp(min=0)))
+                return pad_code(pre * (pre > self.threshold.clamp(min=0)))
             case ReLU():
-                return padded(self.pre_activations(x - self.decoder_bias).relu())
+                return pad_code(self.pre_activations(x - self.decoder_bias).relu())
             case JumpReLU(_, bandwidth):
                 pre = self.pre_activations(x - self.decoder_bias)
-                return padded(jump(pre, self.threshold.clamp(min=0), bandwidth))
+                return pad_code(jump(pre, self.threshold.clamp(min=0), bandwidth))
             case Linear():
-                return every_unit(self.pre_activations(x - self.decoder_bias))
+                return dense_code(self.pre_activations(x - self.decoder_bias))
             case _:
                 assert_never(self.config.sparsifier)
 
@@ -178,7 +178,7 @@ class SAE(nn.Module):
         room = min(self.config.units, 4 * k)
         while True:
             values, units = self._topk(x, room)
-            least = least_of_largest(values, k * len(x))
+            least = kth_largest(values, k * len(x))
             kept = (values >= least) & (values > 0)  # a row with padding holds no further ones
             if room == self.config.units or not bool(kept.all(-1).any()):
                 return Code(values * kept, units)
@@ -203,7 +203,7 @@ class SAE(nn.Module):
         return {name: p for name, p in self.named_parameters() if name != "decoder_bias"}
 
     @torch.no_grad()
-    def folded(self, scale: float) -> "SAE":
+    def fold_scale(self, scale: float) -> "SAE":
         """The SAE that does to x what this one, trained on scale * x, does to scale * x."""
         other = copy.deepcopy(self)
         for part in (other.encoder_bias, other.decoder_bias, other.threshold):
@@ -211,7 +211,7 @@ class SAE(nn.Module):
         return other
 
     @torch.no_grad()
-    def reordered(self, order: Tensor) -> "SAE":
+    def reorder(self, order: Tensor) -> "SAE":
         """The same SAE with unit order[i] in place i."""
         other = copy.deepcopy(self)
         for part in other.per_unit().values():
@@ -223,11 +223,11 @@ class SAE(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().clone().contiguous() for name, value in self.state_dict().items()}
-        with written(folder / "sae.safetensors") as path:
+        with atomic_write(folder / "sae.safetensors") as path:
             save_file(tensors, path)
         digest = hashlib.sha256((folder / "sae.safetensors").read_bytes()).hexdigest()
         about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": digest}
-        with written(folder / "sae.json") as path:
+        with atomic_write(folder / "sae.json") as path:
             path.write_text(json.dumps(about | {"provenance": provenance or {}}, indent=2) + "\n")
 
     @classmethod

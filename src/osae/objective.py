@@ -7,7 +7,7 @@ from torch import Tensor
 
 from osae import kernels
 from osae.model import SAE, AuxK
-from osae.sparsify import Code, JumpReLU, ReLU, active, jump, padded
+from osae.sparsify import Code, JumpReLU, ReLU, active, jump, pad_code
 
 
 class Terms(NamedTuple):
@@ -17,7 +17,7 @@ class Terms(NamedTuple):
     revival: Float[Tensor, ""]
     code: Code
 
-    def detached(self) -> "Terms":
+    def detach(self) -> "Terms":
         """The same numbers without their history."""
         code = Code(self.code.values.detach(), self.code.units)
         total, prefix, penalty, revival = (term.detach() for term in self[:4])
@@ -39,7 +39,7 @@ def objective(
             # a threshold learns from the units just below it too, so zeros need their gradient
             pre = sae.pre_activations(centred)
             values = jump(pre, sae.threshold, bandwidth)
-            code = padded(values)
+            code = pad_code(values)
             prefix = kernels.dense_prefix_loss(centred, values, sae.decoder, weights).mean()
             penalty = l0 * active(pre, sae.threshold, bandwidth).sum(-1).mean()
         case sparsifier:

@@ -53,7 +53,7 @@ def ordered(source: Loaded, shards: Shards, *, by: By = "gain", progress: Progre
         "source": about(source) | {"provenance": source.metadata.get("provenance")},
         "order": {"by": by, "activations": shards.provenance()},
     }
-    return Ordered(sae.reordered(order), order, provenance)
+    return Ordered(sae.reorder(order), order, provenance)
 
 
 def _order(activity: metrics.UnitActivity, by: By) -> Int[Tensor, "K"]:

@@ -72,18 +72,18 @@ class Linear:
 Sparsifier = ReLU | TopK | BatchTopK | JumpReLU | Linear
 
 
-def every_unit(values: Float[Tensor, "B K"]) -> Code:
+def dense_code(values: Float[Tensor, "B K"]) -> Code:
     """The code that lists all units in order."""
     return Code(values, torch.arange(values.shape[-1], device=values.device).expand(values.shape))
 
 
-def padded(values: Float[Tensor, "B K"]) -> Code:
+def pad_code(values: Float[Tensor, "B K"]) -> Code:
     """The code of values that are zero where a unit is silent, as narrow as its fullest row."""
     speaks = values.detach() != 0
     counts = speaks.sum(-1, keepdim=True)
     width = int(counts.max()) if len(values) else 0
     if width > values.shape[-1] // 2:
-        return every_unit(values)
+        return dense_code(values)
     rows, columns = speaks.nonzero(as_tuple=True)
     slots = (speaks.cumsum(-1) - 1)[rows, columns]
     units = torch.zeros(len(values), max(width, 1), dtype=torch.int64, device=values.device)
@@ -92,7 +92,7 @@ def padded(values: Float[Tensor, "B K"]) -> Code:
     return Code(torch.where(filled, values.gather(-1, units), 0), units)
 
 
-def least_of_largest(values: Float[Tensor, "B n"], count: int) -> float:
+def kth_largest(values: Float[Tensor, "B n"], count: int) -> float:
     """The least of the `count` largest positive values; 0 if there are no more than so many."""
     positive = values.detach()[values > 0]
     spare = len(positive) - count

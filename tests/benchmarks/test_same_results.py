@@ -9,7 +9,7 @@ from osae import kernels
 from osae.data.worlds import SparseWorld
 from osae.experiments.measure import Truth, row
 from osae.recipes import Task, recipe
-from osae.train.simple import fit
+from osae.training.simple import fit
 
 WORLD = SparseWorld(width=16, units=20, active=3, samples=4000)
 TASK = Task(width=16, units=20, active=3, samples=60_000, batch=200)

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from osae.data.harvest import Harvest, block_of, contexts_of, harvest, opened_model, rows_of
+from osae.data.harvest import Harvest, build_contexts, count_rows, harvest, make_block, open_model
 from osae.data.lm import LanguageModel
 from osae.data.shards import Shards
 from osae.data.text import TextFiles
-from osae.files import written
+from osae.files import atomic_write
 from tests.data.tiny import BLOCKS, documents, saved_model, saved_text, words_of
 
 KINDS = ("llama", "gpt_neox", "gpt2", "gemma2")
@@ -60,8 +60,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def all_blocks(spec: Harvest, lm: LanguageModel):
-    contexts = contexts_of(spec, lm)
-    return [block_of(spec, lm, contexts, index, 64) for index in range(len(contexts.blocks) - 1)]
+    contexts = build_contexts(spec, lm)
+    return [make_block(spec, lm, contexts, index, 64) for index in range(len(contexts.blocks) - 1)]
 
 
 @pytest.mark.parametrize(
@@ -111,20 +111,20 @@ def test_shards_hold_every_token_once_with_the_models_own_hidden_state(
 def test_a_harvest_of_a_module_is_its_output(spec, tmp_path):
     spec = replace(spec, layer=None, module="model.layers.0.mlp")
     shards, _ = harvest(spec, tmp_path / "a", dtype="float32", device="cpu")
-    first = all_blocks(spec, opened_model(spec, "cpu"))[0]
+    first = all_blocks(spec, open_model(spec, "cpu"))[0]
     torch.testing.assert_close(
         shards.read(0, len(first.activations)), first.activations, rtol=1e-4, atol=1e-5
     )
 
 
 def test_blocks_are_shuffled_across_documents_and_are_functions_of_seed_and_number(spec):
-    lm = opened_model(spec, "cpu")
-    blocks, contexts = all_blocks(spec, lm), contexts_of(spec, lm)
+    lm = open_model(spec, "cpu")
+    blocks, contexts = all_blocks(spec, lm), build_contexts(spec, lm)
     for index in reversed(range(len(blocks))):
-        again = block_of(spec, lm, contexts, index, 64)
+        again = make_block(spec, lm, contexts, index, 64)
         assert all(torch.equal(a, b) for a, b in zip(again[:4], blocks[index][:4], strict=True))
-        assert len(again.tokens) == rows_of(spec, contexts, index)
-    assert rows_of(spec, contexts) == sum(len(block.tokens) for block in blocks)
+        assert len(again.tokens) == count_rows(spec, contexts, index)
+    assert count_rows(spec, contexts) == sum(len(block.tokens) for block in blocks)
     assert all(abs(len(block.tokens) - spec.block) < spec.context for block in blocks[:-1])
     for block in blocks[:-1]:
         assert len(block.documents.unique()) > 7
@@ -135,7 +135,7 @@ def test_blocks_are_shuffled_across_documents_and_are_functions_of_seed_and_numb
         assert float(neighbours.float().mean()) < 0.1
     other = all_blocks(replace(spec, seed=1), lm)
     assert not torch.equal(other[0].documents[:70], blocks[0].documents[:70])
-    several = block_of(spec, lm, contexts, 1, 1)  # one context at a time
+    several = make_block(spec, lm, contexts, 1, 1)  # one context at a time
     assert torch.equal(several.tokens, blocks[1].tokens)
     torch.testing.assert_close(several.activations, blocks[1].activations, rtol=1e-4, atol=1e-5)
 
@@ -204,8 +204,8 @@ def test_a_document_longer_than_all_others_is_read_to_its_end(spec, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text(words_of(ids))
     started = time.perf_counter()
-    contexts = contexts_of(
-        replace(spec, text=TextFiles((str(path),)), tokens=10**6, skip=0), opened_model(spec, "cpu")
+    contexts = build_contexts(
+        replace(spec, text=TextFiles((str(path),)), tokens=10**6, skip=0), open_model(spec, "cpu")
     )
     assert time.perf_counter() - started < 30
     order = np.argsort(contexts.offsets)
@@ -242,11 +242,11 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
         with pytest.raises(ValueError, match=words):
             harvest(replace(spec, **changes), tmp_path / "a", device="cpu")
         assert not (tmp_path / "a").exists()
-    lm = opened_model(spec, "cpu")
+    lm = open_model(spec, "cpu")
     lm.tokenizer.add_tokens([f"new{number}" for number in range(9)])
     (tmp_path / "new.txt").write_text("w1 new1 new8")
     with pytest.raises(ValueError, match="gives the id 70"):
-        contexts_of(replace(spec, text=TextFiles((str(tmp_path / "new.txt"),))), lm)
+        build_contexts(replace(spec, text=TextFiles((str(tmp_path / "new.txt"),))), lm)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_what_dead_writers_left_goes_and_what_others_write_stays(tmp_path):
     left = [f".a.json.{pid}.part" for pid in (dead.pid, 10**30, os.getppid())]
     for name in (*left, ".b.json.1.part", ".a.json.x.part"):
         (tmp_path / name).write_text("half")
-    with written(tmp_path / "a.json") as path:
+    with atomic_write(tmp_path / "a.json") as path:
         path.write_text("whole")
     assert {path.name for path in tmp_path.iterdir()} == {
         "a.json",
@@ -311,7 +311,7 @@ def test_what_dead_writers_left_goes_and_what_others_write_stays(tmp_path):
 
 def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
     (tmp_path / "a").write_text("old")
-    with pytest.raises(TypeError), written(tmp_path / "a") as path:
+    with pytest.raises(TypeError), atomic_write(tmp_path / "a") as path:
         path.write_text(None)  # pyright: ignore[reportArgumentType]
     assert files_of(tmp_path) == {"a": b"old"}
 
@@ -491,7 +491,7 @@ def test_a_real_model_gives_its_hidden_states(tmp_path, capfd):
     spec = Harvest(f"{file.parent}:{file.name}", text, 150, layer=10, context=32, max_norm=0)
     shards, _ = harvest(spec, tmp_path / "out", dtype="float32", device="cpu")
     assert "%|" not in capfd.readouterr().err
-    lm = opened_model(spec, "cpu")
+    lm = open_model(spec, "cpu")
     ids = lm.tokenizer((tmp_path / "a.txt").read_text(), add_special_tokens=False).input_ids
     stored = load_file(shards.shards[0].file)
     by_place = {

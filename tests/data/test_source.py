@@ -11,7 +11,7 @@ import torch
 from osae.config import from_json, to_json
 from osae.data.harvest import Harvest, harvest
 from osae.data.shards import Shards, write_shards
-from osae.data.source import Live, LiveRows, OnDisk, Rows, ShardRows, Source, opened
+from osae.data.source import Live, LiveRows, OnDisk, Rows, ShardRows, Source, open_source
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
 from tests.data.tiny import documents, saved_model, saved_text
@@ -125,10 +125,10 @@ def test_so_many_tokens_go_through_the_model_at_once_as_were_asked_for(spec, mon
 def test_what_a_specification_names_is_opened(shards, spec):
     digest = shards.provenance()["sha256"]
     kept = OnDisk(str(shards.path), digest)
-    assert isinstance(opened(kept), ShardRows)
-    assert isinstance(opened(OnDisk(str(shards.path))), ShardRows)
-    assert isinstance(opened(Live(spec), "cpu"), LiveRows)
-    assert isinstance(opened(SparseWorld(width=4, units=4, active=1, samples=50)), Rows)
+    assert isinstance(open_source(kept), ShardRows)
+    assert isinstance(open_source(OnDisk(str(shards.path))), ShardRows)
+    assert isinstance(open_source(Live(spec), "cpu"), LiveRows)
+    assert isinstance(open_source(SparseWorld(width=4, units=4, active=1, samples=50)), Rows)
     assert [from_json(to_json(each)) for each in (kept, Live(spec))] == [kept, Live(spec)]
     with pytest.raises(ValueError, match="other activations"):
-        opened(replace(kept, sha256="0" * 64))
+        open_source(replace(kept, sha256="0" * 64))

@@ -8,13 +8,13 @@ import pytest
 
 from osae import SAE
 from osae.cli import main
-from osae.config import altered
+from osae.config import alter
 from osae.data.shards import write_shards
 from osae.data.worlds import SparseWorld
 from osae.experiments import lm_claims
 from osae.experiments.claims import UNTESTED
 from osae.experiments.lm import METHODS, LMOptions, Text, lm
-from osae.experiments.trained import Job, all_trained
+from osae.experiments.trained import Job, train_all
 from osae.metrics import chance_level
 from osae.recipes import FromData, FromNoise, Task, recipe
 
@@ -180,10 +180,10 @@ def test_what_another_training_has_begun_to_write_over_is_trained_again(done, te
     _, options = done
     task = options.task(tokens=1000)
     before, between = (
-        Job(altered(recipe("topk", task), {"lr.peak": rate}), 0, options.source("one"), (0, 500))
+        Job(alter(recipe("topk", task), {"lr.peak": rate}), 0, options.source("one"), (0, 500))
         for rate in (1e-2, 3e-3)
     )
-    (first,) = all_trained([before], tmp_path, workers=1)
+    (first,) = train_all([before], tmp_path, workers=1)
     kept = SAE.load(before.snapshot(tmp_path, 500)).decoder
 
     def killed(self, folder, *, provenance=None):
@@ -195,9 +195,9 @@ def test_what_another_training_has_begun_to_write_over_is_trained_again(done, te
     with monkeypatch.context() as patch:
         patch.setattr(SAE, "save", killed)
         with pytest.raises(InterruptedError):
-            list(all_trained([between], tmp_path, workers=1))
+            list(train_all([between], tmp_path, workers=1))
     assert not SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
-    (again,) = all_trained([before], tmp_path, workers=1)
+    (again,) = train_all([before], tmp_path, workers=1)
     assert again.sae.decoder.equal(first.sae.decoder)
     assert SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
 

@@ -19,11 +19,11 @@ from osae.report.columns import (
 from osae.report.table import (
     best_methods,
     comparison,
+    describe_seeds,
+    describe_world,
     markdown,
     rich_table,
     rich_tables,
-    seeds_words,
-    world_words,
     write_csv,
 )
 
@@ -173,12 +173,14 @@ def test_terminal_tables_of_several_worlds_share_their_columns(results, sections
     ],
 )
 def test_seeds_in_words(seeds, words):
-    assert seeds_words(seeds) == words
+    assert describe_seeds(seeds) == words
 
 
 def test_world_in_words_keeps_what_is_nested():
     world = {"kind": "Mixture", "parts": {"kind": "PCAWorld", "width": 8}, "zipf": 1.2}
-    assert world_words(world) == "Mixture: parts (PCAWorld: width 8), zipf 1.2"
-    assert world_words({"positive": True, "strengths": None, "ends": [8, 16]}) == "positive yes, ends (8, 16)"
-    assert world_words({"strengths": [0.5 * i for i in range(20)]}) == "strengths (0, 0.5, ..., 9.5)"
-    assert world_words(None) == ""
+    assert describe_world(world) == "Mixture: parts (PCAWorld: width 8), zipf 1.2"
+    assert (
+        describe_world({"positive": True, "strengths": None, "ends": [8, 16]}) == "positive yes, ends (8, 16)"
+    )
+    assert describe_world({"strengths": [0.5 * i for i in range(20)]}) == "strengths (0, 0.5, ..., 9.5)"
+    assert describe_world(None) == ""

@@ -63,14 +63,14 @@ def configure(sub: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Progress) -> dict[str, Any]:
     """The results of the experiment that the options ask for."""
-    from osae.data.lm import chosen_device
+    from osae.devices import choose_device
     from osae.experiments.lm import METHODS, LMOptions, lm
     from osae.settings import setting
 
     known = setting(asked.setting or "smollm2-135m")
     own = {"units": known.units, "k": known.k, "tokens": known.tokens, "seeds": known.seeds}
     sizes = QUICK if asked.quick else own | {"rows": known.tokens, "stitch": known.stitch}
-    device = chosen_device(asked.device)
+    device = choose_device(asked.device)
     tokens = asked.tokens or sizes["tokens"]
     rates = tuple(float(rate) for rate in asked.rates.split(",")) if asked.rates else (2e-3, 4e-3, 8e-3)
     options = LMOptions(
@@ -96,7 +96,7 @@ def run(asked: argparse.Namespace, methods: tuple[str, ...] | None, progress: Pr
 
 def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str, Any]:
     """Activations of two texts, harvested where they are not there already."""
-    from osae.data.harvest import Harvest, harvest, opened_model
+    from osae.data.harvest import Harvest, harvest, open_model
     from osae.data.shards import is_shards
     from osae.experiments.lm import Text
 
@@ -120,7 +120,7 @@ def _texts(asked: argparse.Namespace, rows: int, progress: Progress) -> dict[str
             wanted = rows if part == "train" else max(1, rows // HELD_OUT_SHARE)
             spec = Harvest(model, replace(text, part=part), wanted, layer=layer, context=asked.context)
             if lm is None and not is_shards(folder):
-                lm = opened_model(spec, asked.device)
+                lm = open_model(spec, asked.device)
             harvest(spec, folder, device=asked.device, progress=progress, lm=lm)
         found[name] = Text(folders["train"], folders["held-out"])
     return found
@@ -137,17 +137,17 @@ def _check_text(name: str, text: "Text") -> None:
 
 def _model(asked: argparse.Namespace) -> "tuple[str, int, dict[str, Text]]":
     """The model, the layer and the texts that the options name."""
-    from osae.data.packaged import packaged_model, packaged_texts
+    from osae.data.packaged import find_packaged_model, write_packaged_texts
     from osae.data.text import TextFiles
     from osae.settings import setting
 
     known = setting(asked.setting or "smollm2-135m")
-    packaged = packaged_model() if asked.setting is None and asked.model is None else None
+    packaged = find_packaged_model() if asked.setting is None and asked.model is None else None
     model = asked.model or packaged or known.model
     layer = asked.layer if asked.layer is not None else (5 if asked.quick and packaged else known.layer)
     texts: dict[str, Text] = {name: TextFiles((files,)) for name, files in _named(asked.text).items()}
     if not texts and asked.quick:
-        texts = packaged_texts(asked.out / "texts")
+        texts = write_packaged_texts(asked.out / "texts")
     elif texts.keys() <= known.texts.keys():  # some of them, in place of the hub's
         texts = {**known.texts, **texts}
     return model, layer, texts

@@ -133,9 +133,9 @@ def asked_now(asked: argparse.Namespace) -> dict[str, str]:
 
 
 def write_json(result: dict[str, Any], path: Path) -> None:
-    from osae.files import written
+    from osae.files import atomic_write
 
-    with written(path) as part:
+    with atomic_write(path) as part:
         part.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from osae.cli.harvesting import HARVEST, PLACE, add_harvest, chosen, given, harvest_spec, option
 from osae.cli.terminal import Progress, add_world, integers, json_value, positive, world
-from osae.train.logs import KINDS
+from osae.training.logs import KINDS
 
 if TYPE_CHECKING:
     from osae.data.harvest import Harvest
@@ -86,10 +86,10 @@ def _add_log(sub: argparse.ArgumentParser) -> None:
 
 
 def train(asked: argparse.Namespace) -> int:
-    from osae.config import altered, from_json
+    from osae.config import alter, from_json
     from osae.recipes import recipe
     from osae.settings import SETTINGS, setting
-    from osae.train import run
+    from osae.training import run
 
     names = asked.recipe.split(",")
     if asked.recipe in SETTINGS:
@@ -100,7 +100,7 @@ def train(asked: argparse.Namespace) -> int:
         path, _, value = change.partition("=")
         changes[path] = from_json(json_value(value, change))
     start = asked.start or (setting(asked.setting).start if asked.setting else None)
-    made = tuple(altered(recipe(name, task, start=start), changes) for name in names)
+    made = tuple(alter(recipe(name, task, start=start), changes) for name in names)
     config = run.RunConfig(made, asked.seeds, source, asked.snapshots, asked.checkpoint_seconds)
     run.create(asked.out, config)
     try:
@@ -193,9 +193,9 @@ def _width(spec: "Harvest", device: str) -> int:
     """The width of what will come from the model."""
     import torch
 
-    from osae.data.harvest import opened_model
+    from osae.data.harvest import open_model
 
-    return opened_model(spec, device).activations(torch.zeros(1, 1).long()).shape[-1]
+    return open_model(spec, device).activations(torch.zeros(1, 1).long()).shape[-1]
 
 
 def configure_resume(sub: argparse.ArgumentParser) -> None:
@@ -209,14 +209,14 @@ def resume(asked: argparse.Namespace) -> int:
 
 
 def _go(folder: Path, asked: argparse.Namespace) -> int:
-    from osae.data.lm import chosen_device
-    from osae.train import run
-    from osae.train.logs import logs_to
+    from osae.devices import choose_device
+    from osae.training import run
+    from osae.training.logs import open_logs
 
     names = [recipe.name for recipe in run.read(folder).recipes]
-    device = chosen_device(asked.device)
+    device = choose_device(asked.device)
     try:
-        with Progress("training") as progress, logs_to(asked.log, folder) as logs:
+        with Progress("training") as progress, open_logs(asked.log, folder) as logs:
             members = run.go(
                 folder,
                 device=device,

@@ -29,7 +29,7 @@ from osae.config import to_json, variant
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
 from osae.data.text import Text, check_readable
-from osae.files import is_part, written
+from osae.files import atomic_write, is_part
 from osae.seeds import generator
 from osae.versions import versions
 
@@ -98,7 +98,7 @@ class Block(NamedTuple):
 # --- text to contexts -------------------------------------------------------------------------------
 
 
-def contexts_of(spec: Harvest, lm: LanguageModel, progress: Progress | None = None) -> Contexts:
+def build_contexts(spec: Harvest, lm: LanguageModel, progress: Progress | None = None) -> Contexts:
     """The text's contexts up to `spec.tokens` rows, shuffled across documents."""
     bos = lm.bos(spec.bos)
     room = spec.context - (bos is not None)
@@ -160,7 +160,7 @@ def _tokenised(documents: Iterator[str], lm: LanguageModel) -> Iterator[tuple[in
 
 
 @torch.no_grad()
-def block_of(
+def make_block(
     spec: Harvest,
     lm: LanguageModel,
     contexts: Contexts,
@@ -170,7 +170,7 @@ def block_of(
 ) -> Block:
     """Block number `index`: its contexts' rows, shuffled."""
     parts, tokens, documents, positions = [], [], [], []
-    for ids, group in batches_of(contexts, index, batch_tokens):
+    for ids, group in batch_contexts(contexts, index, batch_tokens):
         started = perf_counter()
         hidden = lm.activations(torch.from_numpy(ids).long())
         seconds = perf_counter() - started
@@ -196,7 +196,9 @@ def block_of(
     return Block(rows[kept], *about, outliers=len(rows) - len(kept), norms=norms[kept], large=large)
 
 
-def batches_of(contexts: Contexts, index: int, batch_tokens: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batch_contexts(
+    contexts: Contexts, index: int, batch_tokens: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The contexts of a block side by side, those of like length together, at most `batch_tokens` in all.
 
     They are filled up on the right to the longest. Each batch comes with the numbers of its contexts.
@@ -244,18 +246,20 @@ def harvest(
         return whole, None
     if not (folder / CONTEXTS).exists():
         check_readable(spec.text)
-    lm = lm or opened_model(spec, device)
+    lm = lm or open_model(spec, device)
     if not (folder / CONTEXTS).exists():
-        _begin(folder, plan, contexts_of(spec, lm, progress))
+        _begin(folder, plan, build_contexts(spec, lm, progress))
     contexts = Contexts(**load_arrays(folder / CONTEXTS))
     files = [folder / shard_file(index) for index in range(len(contexts.blocks) - 1)]
     missing = [index for index, file in enumerate(files) if not file.exists()]
-    pace = _Pace(rows_of(spec, contexts), sum(rows_of(spec, contexts, index) for index in missing), progress)
+    pace = _Pace(
+        count_rows(spec, contexts), sum(count_rows(spec, contexts, index) for index in missing), progress
+    )
     try:
         with ThreadPoolExecutor(1) as writer:
             last: Future | None = None
             for index in missing:
-                block = block_of(spec, lm, contexts, index, batch_tokens, pace)
+                block = make_block(spec, lm, contexts, index, batch_tokens, pace)
                 if last is not None:
                     last.result()  # one block is written while the next is made, and no more wait
                 last = writer.submit(_write, files[index], block, dtype)
@@ -272,7 +276,7 @@ def harvest(
     return _finish(folder, files, spec, lm, contexts), pace.share()
 
 
-def opened_model(spec: Harvest, device: str = "auto") -> LanguageModel:
+def open_model(spec: Harvest, device: str = "auto") -> LanguageModel:
     """The model of a harvest, opened where its activations are taken."""
     return LanguageModel(
         spec.model, layer=spec.layer, module=spec.module, revision=spec.revision, device=device
@@ -319,10 +323,10 @@ def _whole(folder: Path) -> Shards | None:
 def _begin(folder: Path, plan: dict[str, Any], contexts: Contexts) -> None:
     """The folder with the plan and its contexts: from now on it is this harvest's."""
     folder.mkdir(parents=True, exist_ok=True)
-    with written(folder / PLAN) as path:
+    with atomic_write(folder / PLAN) as path:
         path.write_text(_plain(plan))
     arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
-    with _disk_errors(folder / CONTEXTS), written(folder / CONTEXTS) as path:
+    with _disk_errors(folder / CONTEXTS), atomic_write(folder / CONTEXTS) as path:
         save_arrays(arrays, path)
 
 
@@ -339,7 +343,7 @@ def _disk_errors(file: Path) -> Iterator[None]:
         raise OSError(f"{file} cannot be written: {error}") from error
 
 
-def rows_of(spec: Harvest, contexts: Contexts, index: int | None = None) -> int:
+def count_rows(spec: Harvest, contexts: Contexts, index: int | None = None) -> int:
     """The rows of a block, or of all, before outliers go."""
     first, last = (0, -1) if index is None else (contexts.blocks[index], contexts.blocks[index + 1])
     count = len(contexts.documents) if index is None else last - first
@@ -375,7 +379,7 @@ def _write(file: Path, block: Block, dtype: DType) -> None:
     }
     if block.large:
         about["large"] = block.large
-    with _disk_errors(file), written(file) as path:
+    with _disk_errors(file), atomic_write(file) as path:
         save_file(tensors, path, {"osae": json.dumps(about)})
 
 

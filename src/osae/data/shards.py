@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from osae.files import written
+from osae.files import atomic_write
 
 SCHEMA = 1
 KIND = "activations"
@@ -170,7 +170,7 @@ def write_shards(
     for number, tensors in enumerate(_regrouped(blocks, rows_per_shard)):
         tensors[TENSOR] = tensors[TENSOR].to(DTYPES[dtype])
         file = folder / shard_file(number)
-        with written(file) as path:
+        with atomic_write(file) as path:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
         shards.append(Shard(file, len(tensors[TENSOR])))
     if not shards:
@@ -196,7 +196,7 @@ def finish(
     manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": listed}
     if files:
         manifest["files"] = [{"file": file.name, "sha256": _digest(file)} for file in files]
-    with written(folder / MANIFEST) as path:
+    with atomic_write(folder / MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return Shards(folder)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.config import variant
-from osae.data.harvest import BATCH_TOKENS, Harvest, block_of, contexts_of, opened_model, rows_of
+from osae.data.harvest import BATCH_TOKENS, Harvest, build_contexts, count_rows, make_block, open_model
 from osae.data.shards import Shards
 from osae.data.worlds import PCAWorld, SparseWorld
 
@@ -98,10 +98,10 @@ class LiveRows:
     """
 
     def __init__(self, spec: Live, device: str = "auto"):
-        self.spec, self.lm = spec, opened_model(spec.harvest, device)
-        self._contexts = contexts_of(spec.harvest, self.lm)
+        self.spec, self.lm = spec, open_model(spec.harvest, device)
+        self._contexts = build_contexts(spec.harvest, self.lm)
         self.count = len(self._contexts.blocks) - 1
-        self._rows = max(rows_of(spec.harvest, self._contexts, index) for index in range(self.count))
+        self._rows = max(count_rows(spec.harvest, self._contexts, index) for index in range(self.count))
         self._ready = (-1, Tensor())
 
     @property
@@ -111,7 +111,7 @@ class LiveRows:
     def block(self, index: int) -> Float[Tensor, "N d"]:
         place = index % self.count
         if self._ready[0] != place:
-            made = block_of(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
+            made = make_block(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
             self._ready = (place, made.activations[torch.arange(self.rows) % len(made.activations)])
         return self._ready[1]
 
@@ -119,7 +119,7 @@ class LiveRows:
 SourceSpec = SparseWorld | PCAWorld | OnDisk | Live
 
 
-def opened(spec: SourceSpec, device: str = "auto") -> Source:
+def open_source(spec: SourceSpec, device: str = "auto") -> Source:
     """The source that a specification names."""
     match spec:
         case OnDisk(path, sha256):

@@ -7,12 +7,12 @@ ENOUGH_SEEDS = 3  # for a verdict: two are one pair, which has no interval
 MATRYOSHKA = ("matryoshka-fixed", "matryoshka-random")
 
 
-def claimed(claim: str, verdict: str, found: str) -> dict[str, str]:
+def state_claim(claim: str, verdict: str, found: str) -> dict[str, str]:
     """One claim with its verdict, as results keep it."""
     return {"claim": claim, "verdict": verdict, "found": found}
 
 
-def verdict_of(outcomes: Sequence[bool]) -> str:
+def judge(outcomes: Sequence[bool]) -> str:
     """Whether a claim holds that came out so in each case."""
     if not outcomes:
         return UNTESTED

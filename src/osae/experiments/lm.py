@@ -14,15 +14,15 @@ import joblib
 import torch
 
 from osae import metrics
-from osae.config import altered
+from osae.config import alter
 from osae.data.shards import Shards
-from osae.data.source import OnDisk, opened
+from osae.data.source import OnDisk, open_source
 from osae.experiments import lm_claims, lm_figures
 from osae.experiments.claims import ENOUGH_SEEDS
 from osae.experiments.measure import gain_order, interval
 from osae.experiments.published import STITCHING
 from osae.experiments.toy import Progress
-from osae.experiments.trained import Job, all_trained
+from osae.experiments.trained import Job, train_all
 from osae.model import SAE
 from osae.recipes import STARTS, Recipe, Task, recipe
 
@@ -168,7 +168,7 @@ def made(
 ) -> Recipe:
     """The named recipe from a kind of start, at a learning rate."""
     task = options.task(units=units, tokens=tokens)
-    changed = altered(recipe(name, task, start=start), {"lr.peak": rate})
+    changed = alter(recipe(name, task, start=start), {"lr.peak": rate})
     return replace(changed, name=name if units is None else f"{name}-{units}")
 
 
@@ -189,7 +189,7 @@ def _tuned(options: LMOptions, progress: Progress) -> tuple[list[dict[str, Any]]
         jobs.append(Job(tried, TUNING_SEED, options.source(text), device=options.device))
         about[tried.name] = (name, rate)
     x, trials = _tuning_rows(options.texts[text]), []
-    for count, done in enumerate(all_trained(jobs, options.out / "trials", workers=options.jobs), 1):
+    for count, done in enumerate(train_all(jobs, options.out / "trials", workers=options.jobs), 1):
         name, rate = about[done.job.recipe.name]
         explained = _rebuilt(done.sae, x)["explained_variance"]
         trials.append({"method": name, "rate": rate, "explained_variance": explained})
@@ -246,9 +246,9 @@ class Shelf:
         """Units in order of gain, on as many rows as `osae` is sorted by at its end."""
         orders = self._orders.setdefault((start, text), {})
         if not orders:
-            x = opened(OnDisk(str(self.options.texts[text].train))).block(0)
+            x = open_source(OnDisk(str(self.options.texts[text].train))).block(0)
             orders |= {seed: gain_order(sae, x) for seed, sae in saes.items()}
-        return {seed: sae.reordered(orders[seed]) for seed, sae in saes.items()}
+        return {seed: sae.reorder(orders[seed]) for seed, sae in saes.items()}
 
 
 def _trained(options: LMOptions, rates: Mapping[str, float], progress: Progress) -> Shelf:
@@ -256,7 +256,7 @@ def _trained(options: LMOptions, rates: Mapping[str, float], progress: Progress)
     shelf, count = Shelf(options, rates), 0
     total = sum(len(shelf.jobs(*place)) for place in shelf.places)
     for place in shelf.places:
-        for done in all_trained(shelf.jobs(*place), shelf.root(*place), workers=options.jobs):
+        for done in train_all(shelf.jobs(*place), shelf.root(*place), workers=options.jobs):
             count += 1
             progress(count, total, f"trained {done.job.recipe.name}, seed {done.job.seed}, {place[1]}")
     return shelf
@@ -426,7 +426,7 @@ def _stitching(shelf: Shelf, progress: Progress) -> list[dict[str, Any]]:
     larger = [made(name, options, start, shelf.rates[name], units=units) for name in methods]
     jobs = [Job(one, options.seeds, source, device=options.device) for one in larger]  # a seed of their own
     x, found = _test_rows(options.texts[text]), []
-    for count, done in enumerate(all_trained(jobs, root, workers=options.jobs), 1):
+    for count, done in enumerate(train_all(jobs, root, workers=options.jobs), 1):
         name = done.job.recipe.name.removesuffix(f"-{units}")
         progress(count, len(jobs), f"trained {name} with {units} units")
         result = _stitched(shelf.group(start, text, name)[0], done.sae, x)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from osae.experiments.claims import FAILS, HOLDS, MATRYOSHKA, PARTLY, UNTESTED, claimed, verdict_of
+from osae.experiments.claims import FAILS, HOLDS, MATRYOSHKA, PARTLY, UNTESTED, judge, state_claim
 from osae.recipes import group_ends
 
 O_SAE, RANDOM = "osae-paper", "matryoshka-random"
@@ -49,7 +49,7 @@ def _above_matryoshka(curves: Curves, first: int) -> dict[str, str]:
         for start, there in _by_start(curves).items()
     }
     verdict, _ = next(iter(found.values()), (UNTESTED, ""))
-    return claimed(
+    return state_claim(
         claim, verdict, " ".join(f"Start from {start}: {text}" for start, (_, text) in found.items())
     )
 
@@ -60,7 +60,7 @@ def _above_sorted(curves: Curves, measure: str) -> dict[str, str]:
         f"{measure.capitalize()} of `osae` is above TopK sorted afterwards, both Matryoshka kinds and "
         "`osae-paper`, from the same start, at every prefix from 64 units on (our own claim)."
     )
-    return claimed(claim, *_always_above(curves, "osae", rivals, measure, 64))
+    return state_claim(claim, *_always_above(curves, "osae", rivals, measure, 64))
 
 
 def _always_above(
@@ -111,7 +111,7 @@ def _fixed_first_group(curves: Curves, first: int) -> dict[str, str]:
             # the longest prefix within the group: on a few units, chance alone gives large correlations
             for length, value in _points(by_method["matryoshka-fixed"]["orderedness"], first)[-1:]:
                 found.add(place, abs(value) <= NEAR_ZERO, f"orderedness {value:.3f} at {length:g} ({place})")
-    return found.claimed(claim, "it was not trained, or no prefix is so short.")
+    return found.state_claim(claim, "it was not trained, or no prefix is so short.")
 
 
 def _early_units(curves: Curves, first: int) -> dict[str, str]:
@@ -126,7 +126,7 @@ def _early_units(curves: Curves, first: int) -> dict[str, str]:
                     f"over the whole dictionary {whole[i][1]:.3f} and {whole[-1][1]:.3f} ({place})"
                 )
                 found.add(place, within[i][1] > within[-1][1], text)
-    return found.claimed(claim, "no O-SAE was trained, or no prefix is as short as a group.")
+    return found.state_claim(claim, "no O-SAE was trained, or no prefix is as short as a group.")
 
 
 def _crossover(curves: Curves, first: int) -> dict[str, str]:
@@ -147,7 +147,7 @@ def _crossover(curves: Curves, first: int) -> dict[str, str]:
             others = " and ".join(f"{late[name]:.3f}" for name in MATRYOSHKA)
             found.add(place, more, "")
             found.add(place, less, f"{text}{late[O_SAE]:.3f} against {others} at all ({place})")
-    return found.claimed(claim, "O-SAE and both Matryoshka kinds were not all trained.")
+    return found.state_claim(claim, "O-SAE and both Matryoshka kinds were not all trained.")
 
 
 # --- error ------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _explains_less(sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             ours, others = explained[O_SAE], [explained[name] for name in MATRYOSHKA]
             text = f"{ours:.4f} against {' and '.join(f'{other:.4f}' for other in others)} ({title})"
             found.add(title, ours < min(others), text)
-    return found.claimed(claim, "O-SAE and both Matryoshka kinds were not all trained.")
+    return found.state_claim(claim, "O-SAE and both Matryoshka kinds were not all trained.")
 
 
 def _explains(sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -173,7 +173,7 @@ def _explains(sections: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if {"osae", "topk"} <= set(explained):
             ours, theirs = explained["osae"], explained["topk"]
             found.add(title, theirs - ours <= CLOSE, f"{ours:.4f} against {theirs:.4f} ({title})")
-    return found.claimed(claim, "`osae` and TopK were not both trained.")
+    return found.state_claim(claim, "`osae` and TopK were not both trained.")
 
 
 def _explained(sections: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -200,7 +200,7 @@ def _cost_of_crossing(curves: Curves, crossed: Any) -> dict[str, str]:
             costs.append(level - one["other_seed"][measure]["mean"][-1])
         within = all(0.1 <= cost <= 0.2 for cost in costs)
         found.add(one["start"], within, f"{costs[0]:.3f} and {costs[1]:.3f} (start from {one['start']})")
-    return found.claimed(claim, "it needs two texts, and an O-SAE trained on both.", ", whole dictionary")
+    return found.state_claim(claim, "it needs two texts, and an O-SAE trained on both.", ", whole dictionary")
 
 
 def _ordered_across(crossed: Any) -> dict[str, str]:
@@ -210,7 +210,7 @@ def _ordered_across(crossed: Any) -> dict[str, str]:
         if {O_SAE, RANDOM} <= set(by_method):
             ours, theirs = (by_method[m]["other_seed"]["orderedness"]["mean"][-1] for m in (O_SAE, RANDOM))
             found.add(start, ours > theirs, f"{ours:.3f} against {theirs:.3f} (start from {start})")
-    return found.claimed(claim, "it needs two texts, and both trained on them.", ", whole dictionary")
+    return found.state_claim(claim, "it needs two texts, and both trained on them.", ", whole dictionary")
 
 
 def _same_seed(crossed: Any) -> dict[str, str]:
@@ -220,7 +220,7 @@ def _same_seed(crossed: Any) -> dict[str, str]:
     )
     by_method = _across(crossed).get("noise", {})
     if O_SAE not in by_method:
-        return claimed(
+        return state_claim(
             claim, UNTESTED, "it needs two texts trained from noise, where a seed fixes the start."
         )
     said = []
@@ -230,14 +230,14 @@ def _same_seed(crossed: Any) -> dict[str, str]:
     ours = by_method[O_SAE]["same_seed"]
     near = [ours["orderedness"]["mean"][-1] >= NEAR_ONE, ours["stability"]["mean"][-1] >= SAME_SEED]
     text = f"orderedness and stability, whole dictionary: {', '.join(said)}."
-    return claimed(claim, verdict_of(near), text)
+    return state_claim(claim, judge(near), text)
 
 
 def _gain_of_the_same_seed(crossed: Any) -> dict[str, str]:
     claim = "From noise, the same seed on two texts gains O-SAE more than it gains random Matryoshka."
     by_method = _across(crossed).get("noise", {})
     if not {O_SAE, RANDOM} <= set(by_method):
-        return claimed(claim, UNTESTED, "it needs two texts trained from noise, with both methods.")
+        return state_claim(claim, UNTESTED, "it needs two texts trained from noise, with both methods.")
     said, more = [], []
     for measure in ("orderedness", "stability"):
         ours, theirs = (
@@ -246,7 +246,7 @@ def _gain_of_the_same_seed(crossed: Any) -> dict[str, str]:
         )
         more.append(ours > theirs)
         said.append(f"{measure} {ours:+.3f} against {theirs:+.3f}")
-    return claimed(claim, verdict_of(more), f"{', '.join(said)}, whole dictionary.")
+    return state_claim(claim, judge(more), f"{', '.join(said)}, whole dictionary.")
 
 
 def _across(crossed: Any) -> dict[str, dict[str, Any]]:
@@ -273,8 +273,8 @@ def _own_start(own: Mapping[str, Any]) -> dict[str, str]:
             stays += [order >= NEAR_ONE] if method == O_SAE else []
             said.append(f"{name.removesuffix(', noise')}: orderedness {order:.3f}, stability {stay:.3f}")
     if not stays:
-        return claimed(claim, UNTESTED, "no O-SAE was trained from noise.")
-    return claimed(claim, verdict_of(stays), f"with its own start, {'; '.join(said)}.")
+        return state_claim(claim, UNTESTED, "no O-SAE was trained from noise.")
+    return state_claim(claim, judge(stays), f"with its own start, {'; '.join(said)}.")
 
 
 def _with_tokens(over_time: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
@@ -289,10 +289,10 @@ def _with_tokens(over_time: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[s
                 course = ", ".join(f"{value:.3f}" for value in values)
                 found.append(f"{measure} ({', '.join(text)}) {course}")
     if not found:
-        return claimed(claim, UNTESTED, "no O-SAE was trained from noise.")
+        return state_claim(claim, UNTESTED, "no O-SAE was trained from noise.")
     tokens = ", ".join(f"{moment['tokens']:,}" for moment in next(iter(over_time.values())))
-    return claimed(
-        claim, verdict_of(grows), f"{'; '.join(found)} after {tokens} tokens (whole dictionary, two seeds)."
+    return state_claim(
+        claim, judge(grows), f"{'; '.join(found)} after {tokens} tokens (whole dictionary, two seeds)."
     )
 
 
@@ -302,14 +302,14 @@ def _stitching(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     )
     novel = {row["method"]: row["novel"] for row in rows}
     if "batchtopk" not in novel or O_SAE not in novel:
-        return claimed(claim, UNTESTED, "no larger BatchTopK SAE and O-SAE were trained.")
+        return state_claim(claim, UNTESTED, "no larger BatchTopK SAE and O-SAE were trained.")
     others = [novel[name] for name in ("batchtopk", RANDOM) if name in novel]
     beats = [novel[O_SAE] < other for other in others]
     shares = "; ".join(
         f"{row['method']} {_shares(row)}" + (f" (paper {_shares(row['paper'])})" if row["paper"] else "")
         for row in rows
     )
-    return claimed(claim, verdict_of(beats), f"novel / reconstruction / no change: {shares}.")
+    return state_claim(claim, judge(beats), f"novel / reconstruction / no change: {shares}.")
 
 
 def _shares(row: Mapping[str, Any]) -> str:
@@ -331,12 +331,12 @@ class _Found:
         self._outcomes.setdefault(_start_of(place), []).append(outcome)
         self._words += [words] if words else []
 
-    def claimed(self, claim: str, untested: str, of_what: str = "") -> dict[str, str]:
+    def state_claim(self, claim: str, untested: str, of_what: str = "") -> dict[str, str]:
         if not self._outcomes:
-            return claimed(claim, UNTESTED, untested)
+            return state_claim(claim, UNTESTED, untested)
         every = [outcome for outcomes in self._outcomes.values() for outcome in outcomes]
         outcomes = every if self._every else self._outcomes.get("noise", every)
-        return claimed(claim, verdict_of(outcomes), f"{'; '.join(self._words)}{of_what}.")
+        return state_claim(claim, judge(outcomes), f"{'; '.join(self._words)}{of_what}.")
 
 
 def _start_of(place: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from osae.experiments.lm_claims import SHARES
-from osae.files import written
+from osae.files import atomic_write
 
 BOTH = ("stability", "orderedness")
 
@@ -126,7 +126,7 @@ def _file(name: str) -> str:
 
 
 def _write_csv(lines: list[dict[str, Any]], path: Path) -> None:
-    with written(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, list(lines[0]) if lines else [])
         table.writeheader()
         table.writerows(lines)

@@ -49,7 +49,7 @@ def against_truth(sae: SAE, output: Output, truth: Truth) -> dict[str, float]:
     rebuilt, code = output
     units = sae.config.units
     found = metrics.consistency(sae.decoder, truth.dictionary)
-    stream = metrics.consistency_of(
+    stream = metrics.consistency_from(
         metrics.match(
             metrics.activation_similarity(code.dense(units), true_code.dense(len(truth.dictionary)))
         )
@@ -70,7 +70,7 @@ def against_truth(sae: SAE, output: Output, truth: Truth) -> dict[str, float]:
 def against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) -> dict[str, float]:
     """The agreement of two SAEs, in their decoders and in what their units say (dense codes)."""
     found = metrics.consistency(a, b)
-    stream = metrics.consistency_of(metrics.match(metrics.activation_similarity(code_a, code_b)))
+    stream = metrics.consistency_from(metrics.match(metrics.activation_similarity(code_a, code_b)))
     return {
         "stability": found.stability,
         "orderedness": found.orderedness,

@@ -10,7 +10,7 @@ from osae.config import to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments import claims, figures_of, published, world_claims
 from osae.experiments.measure import EVALUATION_ROWS, Truth, gain_order, row
-from osae.experiments.trained import Job, all_trained
+from osae.experiments.trained import Job, train_all
 from osae.experiments.tuned import tuned
 from osae.model import SAE
 from osae.recipes import RECIPES, Recipe, Task
@@ -73,8 +73,8 @@ def toy(options: Options, progress: Progress) -> dict[str, Any]:
     """Table 1 as results: one row per recipe, and TopK sorted afterwards."""
     world = replace(SparseWorld(), **options.world)
     recipes = [tuned(name, options.task(world)) for name in options.method_list()]
-    saes, seconds = trained_saes(world, recipes, options, progress)
-    rows = measured_rows(saes, seconds, world)
+    saes, seconds = train_saes(world, recipes, options, progress)
+    rows = measure_rows(saes, seconds, world)
     figures = figures_of.world_figures(saes, world, options.out)
     return {
         "title": "Table 1: the Gaussian world",
@@ -88,7 +88,7 @@ def toy(options: Options, progress: Progress) -> dict[str, Any]:
     }
 
 
-def trained_saes(
+def train_saes(
     world: SparseWorld,
     recipes: Sequence[Recipe],
     options: Options,
@@ -101,16 +101,16 @@ def trained_saes(
     saes: dict[str, dict[int, SAE]] = {recipe.name: {} for recipe in recipes}
     seconds: dict[str, float] = dict.fromkeys(saes, 0.0)
     progress(0, len(jobs), "training")
-    for count, done in enumerate(all_trained(jobs, options.out / folder, workers=options.jobs), start=1):
+    for count, done in enumerate(train_all(jobs, options.out / folder, workers=options.jobs), start=1):
         name = done.job.recipe.name
         saes[name][done.job.seed] = done.sae
         seconds[name] += done.seconds / len(options.seed_list)
         progress(count, len(jobs), f"trained {name}, seed {done.job.seed}")
     in_order = {name: dict(sorted(group.items())) for name, group in saes.items()}
-    return with_sorted(in_order, world), seconds
+    return add_sorted(in_order, world), seconds
 
 
-def with_sorted(saes: Mapping[str, dict[int, SAE]], world: SparseWorld) -> dict[str, dict[int, SAE]]:
+def add_sorted(saes: Mapping[str, dict[int, SAE]], world: SparseWorld) -> dict[str, dict[int, SAE]]:
     """The same, and after each TopK its units sorted on the training samples, by energy and by gain."""
     result: dict[str, dict[int, SAE]] = {}
     for name, group in saes.items():
@@ -119,12 +119,12 @@ def with_sorted(saes: Mapping[str, dict[int, SAE]], world: SparseWorld) -> dict[
             x = world.draw("train").x
             for by, label in (("energy", "sorted"), ("gain", "sorted-by-gain")):
                 result[f"{name}-{label}"] = {
-                    s: sae.reordered(gain_order(sae, x, by=by)) for s, sae in group.items()
+                    s: sae.reorder(gain_order(sae, x, by=by)) for s, sae in group.items()
                 }
     return result
 
 
-def measured_rows(
+def measure_rows(
     saes: Mapping[str, dict[int, SAE]], seconds: Mapping[str, float], world: SparseWorld
 ) -> list[dict[str, Any]]:
     """One row per method, with the published row beside it on the world of the paper."""

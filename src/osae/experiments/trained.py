@@ -12,12 +12,12 @@ import torch
 
 from osae import __version__
 from osae.config import to_json
-from osae.data.source import SourceSpec, opened
+from osae.data.source import SourceSpec, open_source
 from osae.model import SAE
 from osae.recipes import Recipe
-from osae.train.loop import train
-from osae.train.member import Member
-from osae.train.run import provenance
+from osae.training.loop import train
+from osae.training.member import Member
+from osae.training.run import provenance
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Trained:
     seconds: float
 
 
-def all_trained(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Trained]:
+def train_all(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Trained]:
     """Each job's SAE as it gets done, in any order; one that lies in `root` already is not trained again."""
     missing = [job for job in jobs if not _is_there(job, root)]
     for job in jobs:
@@ -61,7 +61,7 @@ def all_trained(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Tr
 
 def _train_and_keep(job: Job, root: Path) -> Job:
     torch.set_num_threads(1)  # one training per core: threads inside a step would only wait for each other
-    source = _opened(job.world)
+    source = _open_source(job.world)
     # what another recipe left is no longer whole once its snapshots are written over
     (job.folder(root) / "sae.json").unlink(missing_ok=True)
     started = time.perf_counter()
@@ -70,16 +70,16 @@ def _train_and_keep(job: Job, root: Path) -> Job:
 
     def keep(done: int, _: object = None) -> None:
         if done in due:
-            member.finished().save(job.snapshot(root, due[done]))
+            member.finish().save(job.snapshot(root, due[done]))
 
     keep(0)
     train([member], source, after=[keep])
     about = provenance(member, job.world) | {"seconds": time.perf_counter() - started}
-    member.finished().save(job.folder(root), provenance=about)
+    member.finish().save(job.folder(root), provenance=about)
     return job
 
 
-_opened = lru_cache(maxsize=1)(opened)
+_open_source = lru_cache(maxsize=1)(open_source)
 
 
 def _is_there(job: Job, root: Path) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from osae.config import altered, from_json
+from osae.config import alter, from_json
 from osae.model import Split
 from osae.recipes import Recipe, Task, recipe
 
@@ -35,7 +35,7 @@ def _product(axes: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 def tuned(name: str, task: Task) -> Recipe:
     """The named recipe with the changes that won its trials."""
-    return altered(recipe(name, task), from_json(record()["chosen"].get(name, {})))
+    return alter(recipe(name, task), from_json(record()["chosen"].get(name, {})))
 
 
 @cache

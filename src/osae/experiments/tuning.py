@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from osae import metrics
-from osae.config import altered, to_json
+from osae.config import alter, to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments.toy import LEAST_UNITS, Options, Progress, chance
-from osae.experiments.trained import Job, all_trained
+from osae.experiments.trained import Job, train_all
 from osae.experiments.tuned import grid
-from osae.files import written
+from osae.files import atomic_write
 from osae.model import SAE
 from osae.recipes import recipe
 
@@ -31,13 +31,13 @@ def tuning(options: Options, progress: Progress) -> dict[str, Any]:
     jobs, changes = [], {}
     for name in options.method_list():
         for number, change in enumerate(grid(name)):
-            trial = altered(recipe(name, task), change)
+            trial = alter(recipe(name, task), change)
             trial = replace(trial, name=f"{name}-trial{number}")
             jobs.append(Job(trial, SEED, world))
             changes[trial.name] = (name, change)
     trials = []
     progress(0, len(jobs), "trials")
-    for count, done in enumerate(all_trained(jobs, options.out / "saes", workers=options.jobs), start=1):
+    for count, done in enumerate(train_all(jobs, options.out / "saes", workers=options.jobs), start=1):
         name, change = changes[done.job.recipe.name]
         score = _score(done.sae, validation)
         trials.append({"method": name, "changes": to_json(change), **score, "seconds": done.seconds})
@@ -52,7 +52,7 @@ def tuning(options: Options, progress: Progress) -> dict[str, Any]:
         "trials": trials,
         "chosen": chosen,
     }
-    with written(options.out / "tuned.json") as path:
+    with atomic_write(options.out / "tuned.json") as path:
         path.write_text(json.dumps(about, indent=1) + "\n")
     rows = [
         {"method": f"{t['method']} {t['changes']}", "paper": None, "seconds": t["seconds"]} for t in trials

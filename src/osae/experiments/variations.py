@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from osae import metrics
-from osae.config import altered, to_json
+from osae.config import alter, to_json
 from osae.data.worlds import PCAWorld, SparseWorld
 from osae.experiments import figures_of, world_claims
 from osae.experiments.measure import EVALUATION_ROWS, interval
-from osae.experiments.toy import Options, Progress, chance, measured_rows, trained_saes
-from osae.experiments.trained import Job, all_trained
+from osae.experiments.toy import Options, Progress, chance, measure_rows, train_saes
+from osae.experiments.trained import Job, train_all
 from osae.experiments.tuned import tuned
 from osae.model import SAE, AuxK, SAEConfig
 from osae.prefix import Boundaries, Full, Geometric, Mixed, Piecewise, RandomBoundaries, Uniform, Zipf
@@ -39,8 +39,8 @@ def sizes(options: Options, progress: Progress) -> dict[str, Any]:
         world = replace(base, units=units, active=active)
         folder = f"K{units}-m{active}"
         recipes = [tuned(name, options.task(world)) for name in options.method_list()]
-        saes, seconds = trained_saes(world, recipes, options, progress, folder=f"{folder}/saes")
-        rows = measured_rows(saes, seconds, world)
+        saes, seconds = train_saes(world, recipes, options, progress, folder=f"{folder}/saes")
+        rows = measure_rows(saes, seconds, world)
         title = f"{units} atoms, {active} active"
         sections.append({"title": title, "world": to_json(world), "chance": chance(world), "rows": rows})
         drawn = {name: group for name, group in saes.items() if name in DRAWN} or saes
@@ -60,8 +60,8 @@ def zipf(options: Options, progress: Progress) -> dict[str, Any]:
     for alpha in options.exponents or (QUICK_ALPHAS if options.quick else ALPHAS):
         world = replace(base, zipf=alpha)
         recipes = zipf_recipes(world, QUICK_ZIPF_STEPS if options.quick else ZIPF_STEPS)
-        saes, seconds = trained_saes(world, recipes, options, progress, folder=f"alpha{alpha}/saes")
-        rows = measured_rows(saes, seconds, world)
+        saes, seconds = train_saes(world, recipes, options, progress, folder=f"alpha{alpha}/saes")
+        rows = measure_rows(saes, seconds, world)
         title = f"Zipf exponent {alpha}"
         sections.append(
             {"title": title, "x": alpha, "world": to_json(world), "chance": chance(world), "rows": rows}
@@ -96,9 +96,9 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
         "matryoshka-random": RandomBoundaries(weights, 4),
         "osae-paper": weights,
     }
-    plain = altered(recipe("vanilla", task), {**as_paper, "sae.sparsifier.l1": 0.01})
+    plain = alter(recipe("vanilla", task), {**as_paper, "sae.sparsifier.l1": 0.01})
     settings = [
-        altered(recipe(name, task), {**as_paper, "sweep": None, "sae.prefix": prefix})
+        alter(recipe(name, task), {**as_paper, "sweep": None, "sae.prefix": prefix})
         for name, prefix in prefixes.items()
     ]
     return [plain, *settings, replace(recipe("topk", ours), name=OUR_TOPK), recipe("osae", ours)]
@@ -124,8 +124,8 @@ def _changed(
     options.only("width", "units", "active", "zipf", "samples", "seed")
     world = replace(SparseWorld(), **options.world)
     options = replace(options, seeds=options.seeds or (2 if options.quick else FEW_SEEDS))
-    saes, seconds = trained_saes(world, recipes_of(options.task(world)), options, progress)
-    rows = measured_rows(saes, seconds, world)
+    saes, seconds = train_saes(world, recipes_of(options.task(world)), options, progress)
+    rows = measure_rows(saes, seconds, world)
     keys = ("stability_truth", "orderedness_truth", "stability_pairs", "mse")
     return {
         "title": title,
@@ -158,7 +158,7 @@ def ablations(task: Task) -> list[Recipe]:
         "prefix geometric": {"sae.prefix": Geometric(0.97)},
         "prefix piecewise": {"sae.prefix": Piecewise(group_ends(task.units, task.groups))},
     }
-    return [replace(altered(base, change), name=name) for name, change in changes.items()]
+    return [replace(alter(base, change), name=name) for name, change in changes.items()]
 
 
 def unscheduled(task: Task) -> list[Recipe]:
@@ -168,7 +168,7 @@ def unscheduled(task: Task) -> list[Recipe]:
         "no unit sweeping": {"sweep": None},
         "no warm-up of k": {"k_warmup": None},
     }
-    return [replace(altered(tuned("osae-paper", task), by), name=name) for name, by in changes.items()]
+    return [replace(alter(tuned("osae-paper", task), by), name=name) for name, by in changes.items()]
 
 
 def energy(options: Options, progress: Progress) -> dict[str, Any]:
@@ -180,8 +180,8 @@ def energy(options: Options, progress: Progress) -> dict[str, Any]:
     world = replace(world, **options.world)
     options = replace(options, seeds=options.seeds or (2 if options.quick else FEW_SEEDS))
     recipes = [recipe(name, options.task(world)) for name in ("topk", "osae-paper", "osae")]
-    saes, seconds = trained_saes(world, recipes, options, progress)
-    rows = measured_rows(saes, seconds, world)
+    saes, seconds = train_saes(world, recipes, options, progress)
+    rows = measure_rows(saes, seconds, world)
     samples = world.draw("test", EVALUATION_ROWS)
     code, atoms = samples.code, world.dictionary()
     orders = {
@@ -219,7 +219,7 @@ def pca(options: Options, progress: Progress) -> dict[str, Any]:
     jobs = [Job(r, seed, world) for r in recipes for seed in options.seed_list]
     saes: dict[str, list[SAE]] = {r.name: [] for r in recipes}
     progress(0, len(jobs), "training")
-    for count, done in enumerate(all_trained(jobs, options.out / "saes", workers=options.jobs), start=1):
+    for count, done in enumerate(train_all(jobs, options.out / "saes", workers=options.jobs), start=1):
         saes[done.job.recipe.name].append(done.sae)
         progress(count, len(jobs), f"trained {done.job.recipe.name}, seed {done.job.seed}")
     rows = [_pca_row(name, group, world) for name, group in saes.items()]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from osae.experiments.claims import MATRYOSHKA, UNTESTED, claimed, verdict_of
+from osae.experiments.claims import MATRYOSHKA, UNTESTED, judge, state_claim
 
 BASELINES = ("topk", *MATRYOSHKA)
 LOWER_IS_BETTER = ("mse", "fifr")
@@ -221,7 +221,7 @@ def order_by_energy(rows: Sequence[Row], between: float) -> list[dict[str, str]]
             found.append(f"`{name}` by frequency {_spread(frequency)}, by energy {_spread(energy)}")
     text = f"where the two orders have rank correlation {between:.2f}: {'; '.join(found)}."
     claim = "Minimisers order their atoms by how often they occur (the paper's theorem)."
-    return [claimed(claim, verdict_of(outcomes), text)]
+    return [state_claim(claim, judge(outcomes), text)]
 
 
 def principal_directions(rows: Sequence[Row], enough: float = 0.99) -> list[dict[str, str]]:
@@ -233,7 +233,7 @@ def principal_directions(rows: Sequence[Row], enough: float = 0.99) -> list[dict
         f"the worst unit has an absolute cosine of {_spread(ordered)} with the principal direction of its "
         f"place; without the nested loss {_spread(plain)}."
     )
-    return [claimed(claim, verdict_of([ordered["low"] >= enough > plain["mean"]]), text)]
+    return [state_claim(claim, judge([ordered["low"] >= enough > plain["mean"]]), text)]
 
 
 # --- kinds of claims --------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _better(
 ) -> dict[str, str]:
     """Whether a method is ahead of its rivals in each of these measures."""
     if absent := [name for name in (method, *rivals) if name not in rows]:
-        return claimed(claim, UNTESTED, f"not trained: {', '.join(absent)}.")
+        return state_claim(claim, UNTESTED, f"not trained: {', '.join(absent)}.")
     said, outcomes, apart = [], [], 0
     for key in keys:
         mine = rows[method][key]
@@ -257,7 +257,7 @@ def _better(
         f"ahead by more than the interval in {sum(outcomes)} of {len(outcomes)}, in {apart} with intervals "
         "that do not overlap"
     )
-    return claimed(claim, verdict_of(outcomes), f"{'. '.join(said)}. {count.capitalize()}.")
+    return state_claim(claim, judge(outcomes), f"{'. '.join(said)}. {count.capitalize()}.")
 
 
 def _better_in_each(
@@ -285,13 +285,13 @@ def _in_each(
     for section in sections:
         rows = by_method(section["rows"])
         if absent := [name for name in methods if name not in rows]:
-            return claimed(claim, UNTESTED, f"not trained: {', '.join(absent)}.")
+            return state_claim(claim, UNTESTED, f"not trained: {', '.join(absent)}.")
         numbers = ", ".join(f"`{name}` {_spread(rows[name][key])}" for name in methods)
         said.append(f"{section['title']}: {numbers}")
         outcomes += outcomes_of(rows)
     count = f"so in {sum(outcomes)} of {len(outcomes)} cases" if len(outcomes) > 1 else ""
     text = f"{WORDS[key]}. {'. '.join(said)}."
-    return claimed(claim, verdict_of(outcomes), f"{text} {count.capitalize()}." if count else text)
+    return state_claim(claim, judge(outcomes), f"{text} {count.capitalize()}." if count else text)
 
 
 def _fifr(tables: Sequence[Sequence[Row]]) -> dict[str, str]:
@@ -299,7 +299,7 @@ def _fifr(tables: Sequence[Sequence[Row]]) -> dict[str, str]:
     claim = "The error by feature (FIFR) tells stability better than the mean squared error does."
     trained = [[row for row in rows if "sorted" not in row["method"]] for rows in tables]
     if any(len(rows) < 3 for rows in trained):
-        return claimed(claim, UNTESTED, "it takes three methods or more.")
+        return state_claim(claim, UNTESTED, "it takes three methods or more.")
     within = np.mean([_correlations(rows) for rows in trained], axis=0)
     said = [
         (f"over {len(trained[0])} methods" if len(trained) == 1 else "within a world, on average", within)
@@ -308,8 +308,10 @@ def _fifr(tables: Sequence[Sequence[Row]]) -> dict[str, str]:
         every = [row for rows in trained for row in rows]
         said.append((f"over all {len(every)} methods and worlds", _correlations(every)))
     words = "; ".join(f"{where} FIFR {fifr:.2f}, error {mse:.2f}" for where, (fifr, mse) in said)
-    verdict = verdict_of([bool(fifr > mse) for _, (fifr, mse) in said])
-    return claimed(claim, verdict, f"rank correlation with stability to the truth (sign turned): {words}.")
+    verdict = judge([bool(fifr > mse) for _, (fifr, mse) in said])
+    return state_claim(
+        claim, verdict, f"rank correlation with stability to the truth (sign turned): {words}."
+    )
 
 
 def _correlations(rows: Sequence[Row]) -> np.ndarray:

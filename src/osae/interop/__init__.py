@@ -86,7 +86,7 @@ def load(path: Path | str, *, orientation: Orientation | None = None) -> Loaded:
         raise ValueError(f"orientation={orientation!r}: give 'rows' or 'columns'.")
     try:
         remote = isinstance(path, str) and path.startswith(hub.PREFIX)
-        local = hub.fetched(str(path)) if remote else Path(path)
+        local = hub.fetch(str(path)) if remote else Path(path)
         if (local / "run.json").is_file() and not (local / "sae.json").is_file():
             local = own.only_sae_of_run(local)
         return _read(find(local), str(path), orientation)

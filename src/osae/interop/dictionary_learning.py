@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osae.interop.export import Files, Origin, refuse_negative, tensors_of
+from osae.interop.export import Files, Origin, check_thresholds, collect_tensors
 from osae.interop.found import Found, count, inside, number
 from osae.interop.parts import Matrices, Parts, gated, scaled
 from osae.model import SAE
@@ -40,7 +40,7 @@ def read(found: Found) -> Parts | Matrices:
     parts = _dictionary(replace(found, entries=found.entries["ae"]), trainer)
     if isinstance(parts, Matrices):
         return parts
-    parts = parts.noted("a backup of an unfinished run.")
+    parts = parts.with_note("a backup of an unfinished run.")
     if found.entries.get("norm_factor") is None:
         return parts
     return scaled(parts, 1 / (number(found.entries, "norm_factor") or float("nan")))
@@ -84,7 +84,9 @@ def _by_threshold(parts: Parts, found: Found) -> Parts:
     assert isinstance(parts.sparsifier, TopK)
     threshold = torch.full((len(parts.decoder),), level)
     parts = replace(parts, sparsifier=BatchTopK(parts.sparsifier.k), threshold=threshold)
-    return parts if level >= 0 else parts.noted("the threshold was never set: every positive unit speaks.")
+    return (
+        parts if level >= 0 else parts.with_note("the threshold was never set: every positive unit speaks.")
+    )
 
 
 def _per_unit_threshold(found: Found) -> bool:
@@ -110,7 +112,7 @@ def _ends(found: Found, units: int) -> tuple[int, ...]:
     return tuple(sum(listed[: i + 1]) for i in range(len(listed)))
 
 
-def exported(sae: SAE, origin: Origin) -> Files:
+def export(sae: SAE, origin: Origin) -> Files:
     """The two files, which `dictionary_learning.utils.load_dictionary` and SAEBench load."""
     state, trainer_class, dict_class = _state(sae)
     trainer = {
@@ -130,7 +132,7 @@ def exported(sae: SAE, origin: Origin) -> Files:
 
 def _state(sae: SAE) -> tuple[dict[str, Tensor], str, str]:
     """The state_dict, and the names of the trainer and of the dictionary class it belongs to."""
-    tensors = tensors_of(sae)
+    tensors = collect_tensors(sae)
     linear = {
         "encoder.weight": tensors["encoder"],
         "encoder.bias": tensors["encoder_bias"],
@@ -148,7 +150,7 @@ def _state(sae: SAE) -> tuple[dict[str, Tensor], str, str]:
             chosen = {"b_dec": tensors["decoder_bias"], "k": torch.tensor(k, dtype=torch.int)}
             return linear | chosen | {"threshold": level[0].clone()}, "BatchTopKTrainer", "BatchTopKSAE"
         case BatchTopK() | JumpReLU():
-            refuse_negative(sae)
+            check_thresholds(sae)
             # this class subtracts nothing from its input: E (x - b) + c = E x + (c - E b)
             shift = tensors["encoder"].double() @ tensors["decoder_bias"].double()
             plain = {

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from osae.files import written
+from osae.files import atomic_write
 from osae.model import SAE
 from osae.sparsify import JumpReLU
 
@@ -25,12 +25,12 @@ class Origin:
     layer: int | None = None
 
 
-def tensors_of(sae: SAE) -> dict[str, Tensor]:
+def collect_tensors(sae: SAE) -> dict[str, Tensor]:
     """The SAE's parameters by name, in single precision, each with memory of its own."""
     return {name: value.detach().float().cpu().clone() for name, value in sae.state_dict().items()}
 
 
-def refuse_negative(sae: SAE) -> None:
+def check_thresholds(sae: SAE) -> None:
     """Refuses a JumpReLU whose units may speak below zero, which no peer's can."""
     below = int((sae.threshold < 0).sum()) if isinstance(sae.config.sparsifier, JumpReLU) else 0
     if below:
@@ -43,7 +43,7 @@ def store(files: Files, folder: Path) -> None:
     """The files in the folder, each written whole or not at all, in the order given."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        with written(folder / name) as path:
+        with atomic_write(folder / name) as path:
             match Path(name).suffix:
                 case ".safetensors":
                     save_file(content, path)

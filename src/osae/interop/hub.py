@@ -9,7 +9,7 @@ PREFIX = "hf:"
 BESIDE = (*CONFIGS, "activation_scaler.json")
 
 
-def fetched(address: str) -> Path:
+def fetch(address: str) -> Path:
     """The local copy of the weight file at the address, with its JSON files beside it."""
     repo, inner, revision = _split(address)
     try:

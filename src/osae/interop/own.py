@@ -6,7 +6,7 @@ from typing import get_args
 
 from osae.config import from_json
 from osae.interop.found import SHOWN, Found
-from osae.interop.parts import assembled
+from osae.interop.parts import assemble
 from osae.model import SAE, SCHEMA, Revival, SAEConfig
 from osae.prefix import PrefixWeights
 from osae.sparsify import Sparsifier
@@ -40,7 +40,7 @@ def read(found: Found) -> SAE:
     for name, tensor in state.items():
         if tuple(tensor.shape) != (wanted := shapes.get(name, (units, width))):
             raise ValueError(f"{name} is {tuple(tensor.shape)} and sae.json makes it {wanted}.")
-    return assembled(config, state)
+    return assemble(config, state)
 
 
 def _config(found: Found) -> SAEConfig:

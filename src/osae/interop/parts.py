@@ -48,7 +48,7 @@ class Parts:
                     f"the {name} is {given}, and a decoder of {units} units and width {width} needs {shape}."
                 )
 
-    def noted(self, note: str) -> "Parts":
+    def with_note(self, note: str) -> "Parts":
         """The same with one more thing to know about it."""
         return replace(self, notes=(*self.notes, note))
 
@@ -104,10 +104,10 @@ def folded(parts: Parts) -> tuple[SAE, list[str]]:
         "decoder_bias": parts.decoder_bias,
         "threshold": threshold,
     }
-    return assembled(config, state), list(parts.notes)
+    return assemble(config, state), list(parts.notes)
 
 
-def assembled(config: SAEConfig, state: dict[str, Tensor]) -> SAE:
+def assemble(config: SAEConfig, state: dict[str, Tensor]) -> SAE:
     """The SAE of these parameters; nothing random is drawn on the way."""
     sae = SAE(config, atoms=state["decoder"])
     tensors = {name: finite(name, tensor).contiguous() for name, tensor in state.items()}
@@ -132,7 +132,7 @@ def _unit_atoms(parts: Parts) -> Parts:
     span = f"{float(norms.min()):.3g} to {float(norms.max()):.3g}"
     if isinstance(parts.sparsifier, TopK) and not parts.ranks_by_norm:
         # the largest pre-activations are not the largest after the norms are moved
-        return parts.noted(f"decoder norms ({span}) are kept: folding would change the top k.")
+        return parts.with_note(f"decoder norms ({span}) are kept: folding would change the top k.")
     divisor = torch.where(norms > 0, norms, 1.0)  # a zero atom stays what it is
     gain = norms if parts.ranks_by_norm else divisor
     threshold = parts.threshold
@@ -145,4 +145,4 @@ def _unit_atoms(parts: Parts) -> Parts:
         encoder_bias=parts.encoder_bias * gain,
         threshold=threshold,
     )
-    return moved.noted(f"decoder norms ({span}) are folded: a value is multiplied by its atom's norm.")
+    return moved.with_note(f"decoder norms ({span}) are folded: a value is multiplied by its atom's norm.")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osae.interop.export import Files, Origin, refuse_negative, tensors_of
+from osae.interop.export import Files, Origin, check_thresholds, collect_tensors
 from osae.interop.found import Found, count, flag, inside, json_object, number, word
 from osae.interop.parts import Matrices, Parts, gated, scaled
 from osae.model import SAE
@@ -93,7 +93,9 @@ def _parts(found: Found, encoder: Tensor, decoder: Tensor, architecture: str) ->
         )
     parts = replace(parts, pre_bias=flag(config, "apply_b_dec_to_input", default=True))
     reshaped = word(config, "reshape_activations", default="none")
-    return parts if reshaped == "none" else parts.noted(f"the input is {reshaped}, heads laid end to end.")
+    return (
+        parts if reshaped == "none" else parts.with_note(f"the input is {reshaped}, heads laid end to end.")
+    )
 
 
 def _selection(found: Found, units: int, architecture: str) -> tuple[Sparsifier, Tensor | None]:
@@ -125,12 +127,12 @@ def _input_scaled(parts: Parts, scaler: Path) -> Parts:
     """With the input scale folded if a checkpoint stores it; without it SAELens too takes x as it is."""
     if scaler.is_file() and (about := json_object(scaler)).get("scaling_factor") is not None:
         return scaled(parts, number(about, "scaling_factor"))
-    return parts.noted("the input scale of the training is not stored: x is taken as it is.")
+    return parts.with_note("the input scale of the training is not stored: x is taken as it is.")
 
 
-def exported(sae: SAE, origin: Origin) -> Files:
+def export(sae: SAE, origin: Origin) -> Files:
     """The two files, which SAELens 6 loads with `SAE.load_from_disk`; provenance is in `metadata.osae`."""
-    tensors = tensors_of(sae)
+    tensors = collect_tensors(sae)
     state = {
         "W_enc": tensors["encoder"].T.contiguous(),
         "b_enc": tensors["encoder_bias"],
@@ -144,7 +146,7 @@ def exported(sae: SAE, origin: Origin) -> Files:
         case ReLU():
             config |= {"architecture": "standard"}
         case JumpReLU() | BatchTopK():
-            refuse_negative(sae)
+            check_thresholds(sae)
             config |= {"architecture": "jumprelu"}
             state["threshold"] = tensors["threshold"].clamp(min=0)
         case Linear():

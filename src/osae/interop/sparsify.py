@@ -4,7 +4,7 @@ ReLU comes before the top k, b_dec is always subtracted, and `num_latents: 0` me
 `expansion_factor`.
 """
 
-from osae.interop.export import Files, Origin, tensors_of
+from osae.interop.export import Files, Origin, collect_tensors
 from osae.interop.found import Found, count, flag, number, word
 from osae.interop.parts import Matrices, Parts
 from osae.model import SAE
@@ -48,13 +48,13 @@ def _unlike(found: Found) -> str:
     return ""
 
 
-def exported(sae: SAE, origin: Origin) -> Files:
+def export(sae: SAE, origin: Origin) -> Files:
     """The two files, which `sparsify.SparseCoder.load_from_disk` loads."""
     sparsifier = sae.config.sparsifier
     if not isinstance(sparsifier, TopK):
         kind = type(sparsifier).__name__
         raise ValueError(f"sparsify has only top-k: the selection of a {kind} would be lost.")
-    tensors = tensors_of(sae)
+    tensors = collect_tensors(sae)
     state = {
         "encoder.weight": tensors["encoder"],
         "encoder.bias": tensors["encoder_bias"],

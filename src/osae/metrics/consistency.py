@@ -61,10 +61,10 @@ def orderedness(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute:
 
 def consistency(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> Consistency:
     """Stability, orderedness and their matching, from one matching run."""
-    return consistency_of(match_atoms(a, b, absolute=absolute))
+    return consistency_from(match_atoms(a, b, absolute=absolute))
 
 
-def consistency_of(matching: Matching) -> Consistency:
+def consistency_from(matching: Matching) -> Consistency:
     """Stability and orderedness of a matching that is already there."""
     order = rank_correlation(matching.left, matching.right)
     return Consistency(float(matching.similarity.mean()), order, matching)
@@ -96,7 +96,7 @@ def prefix_consistency(
 
 def _at_length(a: Tensor, b: Tensor, length: int, full: Matching, *, absolute: bool) -> PrefixConsistency:
     whole = length >= len(a) and length >= len(b)
-    anew = consistency_of(full if whole else match_atoms(a[:length], b[:length], absolute=absolute))
+    anew = consistency_from(full if whole else match_atoms(a[:length], b[:length], absolute=absolute))
     within = full.left < length
     if bool(within.any()):
         mean_of_full = float(full.similarity[within].mean())

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae.metrics.codes import code_arrays
-from osae.metrics.consistency import consistency_of
+from osae.metrics.consistency import consistency_from
 from osae.metrics.matching import match
 
 
@@ -27,12 +27,12 @@ def activation_similarity(za: Float[Tensor, "N Ka"], zb: Float[Tensor, "N Kb"]) 
 
 def stream_stability(za: Float[Tensor, "N Ka"], zb: Float[Tensor, "N Kb"]) -> float:
     """The mean correlation of matched units."""
-    return consistency_of(match(activation_similarity(za, zb))).stability
+    return consistency_from(match(activation_similarity(za, zb))).stability
 
 
 def stream_orderedness(za: Float[Tensor, "N Ka"], zb: Float[Tensor, "N Kb"]) -> float:
     """The Spearman correlation of the indices of units matched by their activations."""
-    return consistency_of(match(activation_similarity(za, zb))).orderedness
+    return consistency_from(match(activation_similarity(za, zb))).orderedness
 
 
 class StreamCorrelation:

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from osae.files import written
+from osae.files import atomic_write
 from osae.report.columns import COLUMNS, MISSING, Column, fixed
 from osae.report.page import (
     document,
@@ -205,7 +205,7 @@ def _level(measured: Mapping[str, Any]) -> float | None:
 def write_comparison_csv(result: Mapping[str, Any], path: Path | str) -> None:
     """Write a CSV file with a line per pair, its `length` empty, and one per pair and prefix length."""
     names = labels(result)
-    with written(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, CSV_HEAD, restval="")
         table.writeheader()
         for pair in result["pairs"]:
@@ -222,7 +222,7 @@ def write_comparison_page(result: Mapping[str, Any], path: Path | str) -> None:
     """Write the comparison as one HTML page that needs no server and no network."""
     with tempfile.TemporaryDirectory() as folder:
         text = comparison_page(result, Path(folder))
-    with written(path) as part:
+    with atomic_write(path) as part:
         part.write_text(text, encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osae.files import written
+from osae.files import atomic_write
 from osae.report.columns import COLUMNS, MISSING, Column
 from osae.report.comparison import labels
 from osae.report.page import (
@@ -109,7 +109,7 @@ def _prefix_columns(result: Mapping[str, Any]) -> list[Column]:
 
 def write_evaluation_csv(result: Mapping[str, Any], path: Path | str) -> None:
     """Write a CSV file with a line per SAE, its `length` empty, and one per SAE and prefix length."""
-    with written(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, CSV_HEAD, restval="")
         table.writeheader()
         for name, sae in zip(labels(result), result["saes"], strict=True):
@@ -124,7 +124,7 @@ def write_evaluation_page(result: Mapping[str, Any], path: Path | str) -> None:
     """Write the evaluation as one HTML page that needs no server and no network."""
     with tempfile.TemporaryDirectory() as folder:
         text = evaluation_page(result, Path(folder))
-    with written(path) as part:
+    with atomic_write(path) as part:
         part.write_text(text, encoding="utf-8")
 
 

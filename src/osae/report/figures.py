@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from osae.files import written
+from osae.files import atomic_write
 from osae.report.columns import Column, column, measured
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def _figure(path: Path | str, inches: tuple[float, float], *, arranged: bool = T
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE), written(path) as part:
+    with matplotlib.rc_context(STYLE), atomic_write(path) as part:
         figure = Figure(figsize=inches, facecolor="white")
         if arranged:
             figure.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06, hspace=0.03)

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from osae.files import written
+from osae.files import atomic_write
 from osae.report.columns import Column, tables_of
 from osae.report.look import SCRIPT, STYLE
 from osae.report.table import (
@@ -20,9 +20,9 @@ from osae.report.table import (
     Row,
     chance_cells,
     comparison,
+    describe_seeds,
+    describe_world,
     markdown,
-    seeds_words,
-    world_words,
     write_csv,
 )
 
@@ -45,7 +45,7 @@ def write_report(results: Mapping[str, Any], folder: Path | str) -> Path:
         "report.html": page(results, folder),
     }
     for name, text in files.items():
-        with written(folder / name) as part:
+        with atomic_write(folder / name) as part:
             part.write_text(text, encoding="utf-8")
     write_csv(results, folder / "results.csv")
     return folder / "report.html"
@@ -124,7 +124,7 @@ def _section(
     if section["title"]:
         yield f"<h3>{_words(section['title'])}</h3>"
     if section["world"] and section["world"] != results.get("world"):
-        yield f'<p class="small">World: {_words(world_words(section["world"]))}</p>'
+        yield f'<p class="small">World: {_words(describe_world(section["world"]))}</p>'
     published = any(row.get("paper") for row in section["rows"])
     beside = "; the published number below ours" if published else ""
     name = str(section["title"] or results.get("title") or "Results")
@@ -193,8 +193,8 @@ def _figure(figure: Mapping[str, str], folder: Path) -> str:
 def _run(results: Mapping[str, Any]) -> Iterator[str]:
     known = {
         "Command": f"<code>{escape(results['command'])}</code>" if results.get("command") else "",
-        "World": _words(world_words(results.get("world"))),
-        "Seeds": escape(seeds_words(results.get("seeds"))),
+        "World": _words(describe_world(results.get("world"))),
+        "Seeds": escape(describe_seeds(results.get("seeds"))),
         "Date": escape(str(results.get("date") or "")),
         "Time": f"{results['seconds']:,.0f} s" if results.get("seconds") else "",
         "Machine": escape(str(results.get("machine") or "")),

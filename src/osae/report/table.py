@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osae.files import written
+from osae.files import atomic_write
 from osae.report.columns import MISSING, Column, columns_of, measured, sections_of, tables_of
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def chance_cells(chance: Mapping[str, Any] | None, columns: Sequence[Column]) ->
     return found
 
 
-def world_words(world: Mapping[str, Any] | None) -> str:
+def describe_world(world: Mapping[str, Any] | None) -> str:
     """The world in one line: its kind, then each of its numbers by name."""
     if not world:
         return ""
@@ -137,7 +137,7 @@ def world_words(world: Mapping[str, Any] | None) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"({world_words(value)})"
+        return f"({describe_world(value)})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
@@ -148,7 +148,7 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def seeds_words(seeds: Sequence[int] | None) -> str:
+def describe_seeds(seeds: Sequence[int] | None) -> str:
     """How many seeds and pairs there are, and which seeds."""
     if not seeds:
         return ""
@@ -166,15 +166,15 @@ def markdown(results: Mapping[str, Any]) -> str:
     """The results as a markdown page: what was run, the tables, and what is to be said about them."""
     lines = [f"# {results.get('title') or results.get('experiment') or 'Results'}", ""]
     if results.get("world"):
-        lines += [f"- World: {world_words(results['world'])}"]
+        lines += [f"- World: {describe_world(results['world'])}"]
     if results.get("seeds"):
-        lines += [f"- Seeds: {seeds_words(results['seeds'])}"]
+        lines += [f"- Seeds: {describe_seeds(results['seeds'])}"]
     lines += [f"- {LEGEND}", f"- {INTERVALS}", f"- {BOLD}", ""]
     for section, columns in tables_of(results):
         if section["title"]:
             lines += [f"## {section['title']}", ""]
         if section["world"] and section["world"] != results.get("world"):
-            lines += [f"World: {world_words(section['world'])}", ""]
+            lines += [f"World: {describe_world(section['world'])}", ""]
         lines += [*_markdown_table(section, columns), ""]
     if results.get("claims"):
         lines += ["## Claims", "", *markdown_claims(results["claims"]), ""]
@@ -297,7 +297,7 @@ CSV_HEAD: tuple[str, ...] = (
 
 def write_csv(results: Mapping[str, Any], path: Path | str) -> None:
     """Write a CSV file with one line per section, method and measure, at full precision."""
-    with written(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, CSV_HEAD, restval="")
         table.writeheader()
         for section in sections_of(results):

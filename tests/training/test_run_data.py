@@ -18,8 +18,8 @@ from osae.data.shards import Shards, write_shards
 from osae.data.text import HubText
 from osae.data.worlds import SparseWorld
 from osae.settings import SETTINGS
-from osae.train import run
-from osae.train.logs import logs_to
+from osae.training import run
+from osae.training.logs import open_logs
 from tests.data.tiny import documents, saved_model, saved_text
 
 SIZES = ["--units", "24", "--k", "3", "--batch", "100", "--device", "cpu"]
@@ -164,11 +164,11 @@ def test_a_data_set_that_cannot_be_read_is_named_before_the_run_begins(tmp_path,
 
 
 def _wait_for_a_checkpoint(path, process):
-    def written():
+    def atomic_write():
         return path.stat().st_mtime_ns if path.exists() else 0
 
-    before, limit = written(), time.monotonic() + 60
-    while written() == before and process.poll() is None and time.monotonic() < limit:
+    before, limit = atomic_write(), time.monotonic() + 60
+    while atomic_write() == before and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.005)
 
 
@@ -203,7 +203,7 @@ def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tm
 
 def test_tensorboard_gets_every_line(shards, tmp_path):
     pytest.importorskip("tensorboard")
-    with logs_to(["tensorboard"], tmp_path) as (log,):
+    with open_logs(["tensorboard"], tmp_path) as (log,):
         for samples in (10, 20):
             log({"name": "a", "step": samples // 10, "samples": samples, "total": 2.0})
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -214,12 +214,12 @@ def test_tensorboard_gets_every_line(shards, tmp_path):
 
 def test_what_fails_while_it_is_logged_is_not_blamed_on_the_log(tmp_path):
     pytest.importorskip("tensorboard")
-    with pytest.raises(ImportError, match="no triton"), logs_to(["tensorboard"], tmp_path):
+    with pytest.raises(ImportError, match="no triton"), open_logs(["tensorboard"], tmp_path):
         raise ImportError("no triton")
 
 
 def test_a_service_that_is_not_installed_is_named(tmp_path):
-    with pytest.raises(ValueError, match="pip install trackio"), logs_to(["trackio"], tmp_path):
+    with pytest.raises(ValueError, match="pip install trackio"), open_logs(["trackio"], tmp_path):
         pass
 
 
@@ -231,7 +231,7 @@ def test_a_resumed_run_goes_on_with_its_curves_on_wandb(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     for folder in ("a", "a", "b"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        with logs_to(["wandb"], tmp_path / folder):
+        with open_logs(["wandb"], tmp_path / folder):
             pass
     first, again, other = (options.pop("id") for options in calls)
     assert first == again != other

@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from osae.files import written
-from osae.train.member import Member
+from osae.files import atomic_write
+from osae.training.member import Member
 
 SCHEMA = 1
 
@@ -18,7 +18,7 @@ def save(path: Path, members: Sequence[Member], done: int) -> None:
     """The members' weights, optimizers and counters after `done` steps, at `path`."""
     tensors = {f"{m.name}/{name}": t.detach() for m in members for name, t in m.state().items()}
     about = {"schema": SCHEMA, "done": done, "scales": {m.name: m.scale for m in members}}
-    with written(path) as beside:
+    with atomic_write(path) as beside:
         save_file(
             {n: t.clone().contiguous() for n, t in tensors.items()}, beside, {"osae": json.dumps(about)}
         )

@@ -15,7 +15,7 @@ from osae.seeds import generator
 from osae.sparsify import JumpReLU
 
 if TYPE_CHECKING:
-    from osae.train.member import Member
+    from osae.training.member import Member
 
 ROUNDS = 10  # of two-means and of drawing near; both settle in three or four
 WORST = 2  # one row in so many, the worst explained, is looked at

@@ -7,7 +7,7 @@ import torch
 
 from osae.data.source import Source
 from osae.objective import Terms
-from osae.train.member import Member
+from osae.training.member import Member
 
 SMALL_STEP = 100_000_000  # multiplications of the encoder in a step; below, one thread does it in about 1 ms
 Action = Callable[[int, list[Terms]], None]

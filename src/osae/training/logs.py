@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from osae.files import written
+from osae.files import atomic_write
 
 Log = Callable[[dict[str, Any]], None]
 KINDS = ("tensorboard", "wandb", "trackio")
 
 
 @contextmanager
-def logs_to(kinds: Sequence[str], folder: Path, project: str = "osae") -> Iterator[list[Log]]:
+def open_logs(kinds: Sequence[str], folder: Path, project: str = "osae") -> Iterator[list[Log]]:
     """Each service asked for, ready to take lines; told at the end that there are no more."""
     with ExitStack() as stack:
         yield [stack.enter_context(_log(kind, folder, project)) for kind in kinds]
@@ -50,7 +50,7 @@ def _id(folder: Path) -> str:
     """The name that wandb knows this run by, kept in the folder."""
     path = folder / "wandb.id"
     if not path.exists():
-        with written(path) as beside:
+        with atomic_write(path) as beside:
             beside.write_text(uuid4().hex + "\n")
     return path.read_text().strip()
 

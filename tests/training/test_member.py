@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from osae.config import altered
+from osae.config import alter
 from osae.data.source import Rows
 from osae.data.worlds import SparseWorld
 from osae.model import AuxK, Resample, Split
@@ -13,11 +13,11 @@ from osae.recipes import RECIPES, FromData, Task, recipe
 from osae.schedule import Resort, Sweep
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, JumpReLU, ReLU
-from osae.train.loop import train
-from osae.train.member import Member
-from osae.train.revive import revive, two_directions
-from osae.train.simple import fit
-from osae.train.start import signed_principal_directions
+from osae.training.loop import train
+from osae.training.member import Member
+from osae.training.revive import revive, two_directions
+from osae.training.simple import fit
+from osae.training.start import signed_principal_directions
 
 WORLD = SparseWorld(width=12, units=16, active=2, samples=2000)
 TASK = Task(width=12, units=16, active=2, samples=8000, batch=100)
@@ -44,7 +44,7 @@ def advanced(made, rows, steps, seed=0):
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_learns_and_keeps_unit_atoms(name, rows):
     made = recipe(name, TASK)
-    before = Member(made, 0, rows).finished()
+    before = Member(made, 0, rows).finish()
     after = fit(made, rows)
     assert error(after, rows) < 0.6 * error(before, rows)
     torch.testing.assert_close(after.decoder.norm(dim=1), torch.ones(16), rtol=0, atol=1e-5)
@@ -54,7 +54,7 @@ def test_every_recipe_learns_and_keeps_unit_atoms(name, rows):
 @pytest.mark.parametrize("revival", [None, Split(80, 0.0, 1.0, 5.0), Resample(80, 0.0, 1.0, 0)], ids=str)
 def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, tied, rows):
     changes = {"sweep": Sweep(0.0, 1.0), "sae.tied": tied, "sae.revival": revival, "resort": Resort(80)}
-    made = altered(recipe("osae-paper", TASK), changes)
+    made = alter(recipe("osae-paper", TASK), changes)
     member = advanced(made, rows, 40)
     frozen = member.frozen_at(40)
     assert frozen == 8
@@ -70,7 +70,7 @@ def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, tied, ro
 
 def test_frozen_atoms_leave_their_encoders_free(rows):
     sweep = Sweep(0.0, 0.0, part=0.25, atoms_only=True)
-    begun = Member(altered(recipe("topk", TASK), {"sweep": sweep}), 0, rows)
+    begun = Member(alter(recipe("topk", TASK), {"sweep": sweep}), 0, rows)
     start = {name: tensor.clone() for name, tensor in begun.sae.state_dict().items()}
     member = advanced(begun.recipe, rows, 20)
     assert torch.equal(member.sae.decoder[:4], start["decoder"][:4])
@@ -80,7 +80,7 @@ def test_frozen_atoms_leave_their_encoders_free(rows):
 
 def test_released_atoms_learn_and_keep_their_places(rows):
     sweep = Sweep(0.0, 0.0, part=0.25, atoms_only=True, release=0.5)
-    made = altered(recipe("topk", TASK), {"sweep": sweep})
+    made = alter(recipe("topk", TASK), {"sweep": sweep})
     begun = Member(made, 0, rows)
     start = begun.sae.decoder.detach()[:4].clone()
     assert torch.equal(advanced(made, rows, made.steps // 2).sae.decoder[:4], start)
@@ -123,7 +123,7 @@ def test_sorting_is_greedy_by_gain(rows):
 
 
 def test_sorting_leaves_frozen_units_in_place(rows):
-    made = altered(recipe("osae", TASK), {"sweep": Sweep(0.0, 1.0), "resort": Resort(4)})
+    made = alter(recipe("osae", TASK), {"sweep": Sweep(0.0, 1.0), "resort": Resort(4)})
     member = advanced(made, rows, 40)
     frozen = member.frozen_at(39)
     held = member.sae.decoder[:frozen].clone()
@@ -140,7 +140,7 @@ def test_revival_brings_dead_units_back(revival, rows):
     """Units pushed below all others stay dead without revival, and come back with it."""
     shares = []
     for spec in (None, revival):
-        made = altered(recipe("topk", TASK), {"sae.revival": spec, "k_warmup": None})
+        made = alter(recipe("topk", TASK), {"sae.revival": spec, "k_warmup": None})
         member = Member(made, 0, rows)
         with torch.no_grad():
             member.sae.encoder[:8] *= 0.05
@@ -157,7 +157,7 @@ def test_members_train_the_same_in_company_as_alone(rows):
     train(together, Rows(rows))
     for member in together:
         alone = fit(member.recipe, rows, seed=member.seed)
-        assert torch.equal(alone.decoder, member.finished().decoder)
+        assert torch.equal(alone.decoder, member.finish().decoder)
 
 
 def test_seeds_differ_and_repeat(rows):
@@ -167,7 +167,7 @@ def test_seeds_differ_and_repeat(rows):
 
 
 def test_input_scale_is_folded_into_the_finished_sae(rows):
-    made = altered(recipe("topk", TASK), {"rescale": True})
+    made = alter(recipe("topk", TASK), {"rescale": True})
     small, large = fit(made, rows), fit(made, 1024.0 * rows)
     torch.testing.assert_close(small.decoder, large.decoder)
     torch.testing.assert_close(
@@ -176,7 +176,7 @@ def test_input_scale_is_folded_into_the_finished_sae(rows):
 
 
 def test_start_from_data_is_the_signed_principal_directions(rows):
-    made = altered(recipe("topk", TASK), {"start": FromData(2000)})
+    made = alter(recipe("topk", TASK), {"start": FromData(2000)})
     sae = Member(made, 0, rows).sae
     shuffled = torch.randperm(len(rows), generator=generator(0, "start", "rows"))
     sample = rows[shuffled[: min(2000, len(rows) // 2)]]
@@ -191,7 +191,7 @@ def test_start_from_data_is_the_signed_principal_directions(rows):
 
 
 def test_two_seeds_never_start_from_the_very_same_rows(rows):
-    made = altered(recipe("topk", TASK), {"start": FromData(10 * len(rows))})
+    made = alter(recipe("topk", TASK), {"start": FromData(10 * len(rows))})
     first, again, second = (Member(made, seed, rows).sae.decoder.detach() for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.allclose(first[:24], second[:24], atol=1e-5)
@@ -228,7 +228,7 @@ def test_splitting_parts_a_unit_that_stands_for_two_features():
     """Two features on one unit and another unit idle: the mixture is what gradients alone do not resolve."""
     world = SparseWorld(width=12, units=4, active=1, zipf=0.0, samples=4000)
     atoms, rows = world.dictionary(), world.draw().x
-    made = altered(recipe("topk", Task(12, 4, 1, samples=100, batch=100)), {"k_warmup": None})
+    made = alter(recipe("topk", Task(12, 4, 1, samples=100, batch=100)), {"k_warmup": None})
     member = Member(made, 0, rows)
     mixed = torch.nn.functional.normalize(atoms[2] + atoms[3], dim=0)
     with torch.no_grad():
@@ -241,13 +241,13 @@ def test_splitting_parts_a_unit_that_stands_for_two_features():
 
 
 def test_revival_leaves_the_threshold_of_the_batch_alone(rows):
-    made = altered(recipe("batchtopk", TASK), {"sae.revival": Split(8, 0.0, 1.0, 5.0)})
+    made = alter(recipe("batchtopk", TASK), {"sae.revival": Split(8, 0.0, 1.0, 5.0)})
     member = advanced(made, rows, 60)
     assert float(member.sae.threshold.min()) == float(member.sae.threshold.max()) > 0
 
 
 def test_splitting_works_when_most_units_are_dead(rows):
-    made = altered(recipe("topk", TASK), {"k_warmup": None})
+    made = alter(recipe("topk", TASK), {"k_warmup": None})
     member = Member(made, 0, rows)
     with torch.no_grad():
         member.sae.encoder[:12] = 0
@@ -257,7 +257,7 @@ def test_splitting_works_when_most_units_are_dead(rows):
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_splitting_does_not_depend_on_the_scale_of_the_data(scale, rows):
-    made = altered(recipe("topk", TASK), {"k_warmup": None})
+    made = alter(recipe("topk", TASK), {"k_warmup": None})
     atoms = []
     for factor in (1.0, scale):
         member = Member(made, 0, rows * factor)
@@ -271,6 +271,4 @@ def test_splitting_does_not_depend_on_the_scale_of_the_data(scale, rows):
 def test_choices_are_independent(rows):
     """A recipe for TopK takes any other sparsifier: without a k there is nothing to warm up."""
     for sparsifier in (JumpReLU(0.01), ReLU(0.1), BatchTopK(2)):
-        fit(
-            altered(recipe("osae", replace(TASK, samples=500)), {"sae.sparsifier": sparsifier}), rows.double()
-        )
+        fit(alter(recipe("osae", replace(TASK, samples=500)), {"sae.sparsifier": sparsifier}), rows.double())

@@ -20,14 +20,14 @@ from pathlib import Path
 import torch
 
 from osae.config import from_json, to_json, variant
-from osae.data.source import SourceSpec, opened
-from osae.files import written
+from osae.data.source import SourceSpec, open_source
+from osae.files import atomic_write
 from osae.objective import Terms
 from osae.recipes import Recipe
-from osae.train import checkpoint
-from osae.train.logs import Log
-from osae.train.loop import train
-from osae.train.member import Member
+from osae.training import checkpoint
+from osae.training.logs import Log
+from osae.training.loop import train
+from osae.training.member import Member
 
 SCHEMA = 1
 LOG_LINES = 200  # per SAE over a whole run
@@ -64,7 +64,7 @@ def create(folder: Path, config: RunConfig) -> None:
     if (folder / "run.json").exists():
         raise ValueError(f"{folder} holds a run already: `osae resume {folder}` goes on with it.")
     folder.mkdir(parents=True, exist_ok=True)
-    with written(folder / "run.json") as path:
+    with atomic_write(folder / "run.json") as path:
         path.write_text(json.dumps({"schema": SCHEMA, "config": to_json(config)}, indent=2) + "\n")
 
 
@@ -103,7 +103,7 @@ def go(
     Every line of the log also goes to each of `logs`.
     """
     config = read(folder)
-    source = opened(config.source, device)
+    source = open_source(config.source, device)
     first = source.block(0)
     members = [
         Member(recipe, seed, first, device=device) for recipe in config.recipes for seed in config.seeds
@@ -118,7 +118,7 @@ def go(
         show = [] if progress is None else [lambda at, terms: progress(at, members[0].recipe.steps, terms)]
         train(members, source, done=done, after=[keep, *show])
     for member in members:
-        member.finished().save(folder / member.name, provenance=provenance(member, config.source))
+        member.finish().save(folder / member.name, provenance=provenance(member, config.source))
     return members
 
 
@@ -180,7 +180,7 @@ def _log_line(member: Member, done: int, terms: Terms) -> dict:
 
 def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:
     for member in members:
-        member.finished().save(folder / "snapshots" / str(samples) / member.name)
+        member.finish().save(folder / "snapshots" / str(samples) / member.name)
 
 
 def _forget_log_after(path: Path, done: int) -> None:
@@ -194,7 +194,7 @@ def _forget_log_after(path: Path, done: int) -> None:
                 kept.append(line)
         except json.JSONDecodeError:
             break
-    with written(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_text("".join(line + "\n" for line in kept))
 
 

@@ -14,8 +14,8 @@ from osae.recipes import Recipe
 from osae.schedule import active_units, evenly, frozen_units, learning_rate, placed_units
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
-from osae.train.revive import revive
-from osae.train.start import started
+from osae.training.revive import revive
+from osae.training.start import start_sae
 
 MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
 REVIVAL_ROWS = 50_000  # rows among which badly explained ones are sought
@@ -38,7 +38,7 @@ class Member:
         self.recipe, self.seed, self.name = recipe, seed, f"{recipe.name}-seed{seed}"
         self.device = torch.device(device)
         self.scale = input_scale(rows) if recipe.rescale else 1.0
-        self.sae = started(recipe, rows * self.scale, seed).to(self.device)
+        self.sae = start_sae(recipe, rows * self.scale, seed).to(self.device)
         trained = [p for p in self.sae.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
@@ -70,7 +70,7 @@ class Member:
         """The terms of the loss on x, after the step they ask for."""
         terms = self.terms(x, step)
         self.descend(terms, step)
-        return terms.detached()
+        return terms.detach()
 
     def terms(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """The terms of the loss on x, by the schedules of this step."""
@@ -191,6 +191,6 @@ class Member:
                 self.optimizer.state[parameter] = {n: t.to(self.device) for n, t in moments.items()}
         self.last_fired.copy_(state["last_fired"])
 
-    def finished(self) -> SAE:
+    def finish(self) -> SAE:
         """The SAE as it stands, for raw activations: the input scale is folded in."""
-        return self.sae.folded(self.scale).cpu()
+        return self.sae.fold_scale(self.scale).cpu()

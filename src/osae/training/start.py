@@ -12,7 +12,7 @@ from osae.seeds import generator
 
 
 @torch.no_grad()
-def started(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
+def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
     """A new SAE for this seed; `rows` are (scaled) activations to read a mean and directions from."""
     sae = SAE(recipe.sae, generator=generator(seed, "start"))
     if recipe.sae.decoder_bias:

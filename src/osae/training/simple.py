@@ -7,8 +7,8 @@ from torch import Tensor
 from osae.data.source import Rows
 from osae.model import SAE
 from osae.recipes import Recipe
-from osae.train.loop import train
-from osae.train.member import Member
+from osae.training.loop import train
+from osae.training.member import Member
 
 
 def fit(recipe: Recipe, rows: Float[Tensor, "N d"], *, seed: int = 0) -> SAE:
@@ -20,4 +20,4 @@ def fit(recipe: Recipe, rows: Float[Tensor, "N d"], *, seed: int = 0) -> SAE:
         raise ValueError("rows hold NaN or infinity: leave such samples out.")
     member = Member(recipe, seed, rows)
     train([member], Rows(rows))
-    return member.finished()
+    return member.finish()
