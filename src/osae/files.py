@@ -1,6 +1,7 @@
 """Files that are whole or absent."""
 
 import glob
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -62,3 +63,9 @@ def _alive(pid: int) -> bool:
     except OSError:  # somebody else's
         return True
     return True
+
+
+def file_sha256(path: Path | str) -> str:
+    """Return the SHA-256 digest of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

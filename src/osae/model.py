@@ -91,7 +91,7 @@ class SAEConfig:
     width: int
     units: int
     sparsifier: Sparsifier
-    prefix: PrefixWeights = Full()  # noqa: RUF009
+    prefix: PrefixWeights = Full()
     revival: Revival = None
     tied: bool = False
     encoder_bias: bool = True

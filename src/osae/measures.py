@@ -1,0 +1,365 @@
+"""Every measure once: its key, its titles, what it means, which end is good, and how its numbers are written.
+
+Tables on the terminal, Markdown, CSV and JSON files, HTML pages, figures, claims and the documentation all
+read this table. Nothing here needs torch. To add a measure, add an entry here and a function that computes it
+(see `osae.studies`).
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+MISSING = "–"
+ABOVE = (0.5, 0.7, 0.9)  # cosines above which the share of matched units is reported
+
+Scope = Literal["pair", "prefix", "sae", "reconstruction", "method", "unit"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure: its key in results, its names, and how its numbers are written.
+
+    `title` heads a table column, `phrase` labels an axis, `meaning` is a sentence for legends and the
+    documentation. `better` says which end of the scale is good, if either is. `fixed` writes `digits`
+    decimals; `significant` writes `digits` significant digits, with an exponent below 0.001 and from 100,000
+    on. `chance` says whether unrelated SAEs have a known level of it. `of` says what it is a measure of.
+    """
+
+    key: str
+    title: str
+    phrase: str
+    meaning: str = ""
+    better: Literal["high", "low", ""] = ""
+    digits: int = 3
+    format: Literal["fixed", "significant"] = "fixed"
+    chance: bool = False
+    of: tuple[Scope, ...] = ()
+
+    def text(self, value: float | None) -> str:
+        """Return the number as text; an en dash if it is missing."""
+        if value is None or not math.isfinite(value):
+            return MISSING
+        if self.format == "significant":
+            return significant(value, self.digits)
+        return fixed(value, self.digits)
+
+    def spread(self, std: float | None) -> str:
+        """Return a standard deviation as text, to the places of `text`; empty if it is missing."""
+        if std is None or not math.isfinite(std):
+            return ""
+        if self.format == "significant":
+            return significant(std, max(self.digits - 1, 1))
+        text = fixed(std, self.digits)
+        return f"<{10.0**-self.digits:.{self.digits}f}" if std > 0 and float(text) == 0 else text
+
+    def ahead(self, ours: float, theirs: float) -> float:
+        """Return by how much the first number is better than the second; negative if it is worse."""
+        return theirs - ours if self.better == "low" else ours - theirs
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return the number with so many decimals, and never a negative zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def significant(value: float, digits: int) -> str:
+    """Return the number with so many significant digits: 0.0257, but 2.53e-04 and 1.20e+06."""
+    if value == 0:
+        return "0"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 0.9999 counts as 1.00
+    if not -3 <= exponent < 5:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{max(digits - 1 - exponent, 0)}f}"
+
+
+MEASURES: dict[str, Measure] = {
+    measure.key: measure
+    for measure in (
+        # --- agreement of two dictionaries ---
+        Measure(
+            "stability",
+            "Stab",
+            "stability",
+            "Mean cosine of matched units under the best one-to-one matching.",
+            better="high",
+            chance=True,
+            of=("pair", "prefix", "method"),
+        ),
+        Measure(
+            "orderedness",
+            "Ord",
+            "orderedness",
+            "Spearman correlation of the matched units' places.",
+            better="high",
+            chance=True,
+            of=("pair", "prefix", "method"),
+        ),
+        *(
+            Measure(
+                f"above_{level}",
+                f"cosine > {level}",
+                f"share of units matched above {level}",
+                f"Share of matched units whose cosine exceeds {level}.",
+                better="high",
+                of=("pair",),
+            )
+            for level in ABOVE
+        ),
+        Measure(
+            "stream_stability",
+            "Stab Z",
+            "stability of activations",
+            "Mean Pearson correlation of the activations of units matched by it.",
+            better="high",
+            of=("pair", "method"),
+        ),
+        Measure(
+            "stream_orderedness",
+            "Ord Z",
+            "orderedness of activations",
+            "Spearman correlation of the places of units matched by their activations.",
+            better="high",
+            of=("pair", "method"),
+        ),
+        Measure(
+            "stability_of_full",
+            "Stab of full",
+            "stability within the matching of all units",
+            "Mean cosine of the prefix's units in the matching of all units.",
+            better="high",
+            of=("prefix",),
+        ),
+        Measure(
+            "orderedness_of_full",
+            "Ord of full",
+            "orderedness within the matching of all units",
+            "Spearman correlation of the places of the prefix's units in the matching of all units.",
+            better="high",
+            of=("prefix",),
+        ),
+        # --- one SAE on activations ---
+        Measure("units", "Units", "units", "Number of units, K.", digits=0, of=("sae",)),
+        Measure(
+            "zero_units",
+            "Zero",
+            "units without a direction",
+            "Number of units whose atom is zero.",
+            digits=0,
+            of=("sae",),
+        ),
+        Measure(
+            "dead_units",
+            "Dead",
+            "units that never fire on the activations",
+            "Number of units that never fire on the activations.",
+            digits=0,
+            of=("sae",),
+        ),
+        Measure(
+            "mse",
+            "MSE",
+            "mean squared error",
+            "Mean squared error over samples and coordinates.",
+            better="low",
+            format="significant",
+            of=("reconstruction", "method"),
+        ),
+        Measure(
+            "explained_variance",
+            "EV",
+            "explained variance",
+            "Share of the variance that the reconstruction explains.",
+            better="high",
+            of=("reconstruction", "method"),
+        ),
+        Measure(
+            "l0",
+            "L0",
+            "active units per sample",
+            "Mean number of units that fire in a sample.",
+            digits=2,
+            of=("reconstruction", "method"),
+        ),
+        Measure(
+            "dead",
+            "Dead",
+            "share of dead units",
+            "Share of the units that never fire on these samples.",
+            better="low",
+            of=("reconstruction", "method"),
+        ),
+        Measure(
+            "spliced",
+            "CE",
+            "cross-entropy with the SAE spliced in",
+            "Cross-entropy of the language model with the reconstruction in place of the activations.",
+            better="low",
+            of=("reconstruction",),
+        ),
+        Measure(
+            "recovered",
+            "CE recovered",
+            "share of the cross-entropy recovered",
+            "Share of the cross-entropy recovered: 1 is as good as the model itself, 0 as bad as zeros.",
+            better="high",
+            of=("reconstruction",),
+        ),
+        # --- methods on a world with known atoms ---
+        Measure(
+            "fifr",
+            "FIFR",
+            "FIFR error",
+            "Relative error of each true feature's component, averaged over features.",
+            better="low",
+            format="significant",
+            of=("method",),
+        ),
+        Measure(
+            "seconds", "Seconds", "seconds of training", "Seconds of training.", digits=0, of=("method",)
+        ),
+        Measure(
+            "least_cosine",
+            "Least |cosine|",
+            "least |cosine| of a unit in its place",
+            "Smallest |cosine| of a unit with the principal direction of its place.",
+            better="high",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "cosine_in_place",
+            "Mean |cosine|",
+            "mean |cosine| of a unit in its place",
+            "Mean |cosine| of a unit with the principal direction of its place.",
+            better="high",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "least_possible_mse",
+            "Least possible MSE",
+            "least possible error",
+            "Mean squared error of the best linear reconstruction with as many units.",
+            format="significant",
+            of=("method",),
+        ),
+        # --- units of a larger SAE in a smaller one ---
+        Measure(
+            "novel",
+            "Novel",
+            "share of units that lower the error",
+            "Share of the larger SAE's units that lower the smaller one's error where they fire.",
+            of=("method",),
+        ),
+        Measure(
+            "reconstruction",
+            "Reconstruction",
+            "share of units that raise the error",
+            "Share of the larger SAE's units that raise the smaller one's error: it already covers them.",
+            of=("method",),
+        ),
+        Measure(
+            "unchanged",
+            "No change",
+            "share of units that never fire",
+            "Share of the larger SAE's units that never fire.",
+            of=("method",),
+        ),
+        Measure(
+            "share_of_error",
+            "Error removed",
+            "share of the smaller SAE's error removed",
+            "Share of the smaller SAE's squared error that the unit removes.",
+            format="significant",
+            of=("unit",),
+        ),
+        Measure(
+            "frequency",
+            "Fires in",
+            "share of samples in which the unit fires",
+            "Share of the samples in which the unit fires.",
+            format="significant",
+            of=("unit",),
+        ),
+        Measure(
+            "nearest",
+            "Nearest unit",
+            "nearest unit of the smaller SAE",
+            "Unit of the smaller SAE whose atom is nearest.",
+            digits=0,
+            of=("unit",),
+        ),
+        Measure("cosine", "Its cosine", "cosine", "Cosine with that atom.", of=("unit",)),
+    )
+}
+
+# What a measure is taken against, as a suffix of its key: "stability_truth", "orderedness_pairs"
+AGAINST = {
+    "pairs": ("pairs", "across seeds"),
+    "truth": ("truth", "to truth"),
+    "frequency": ("by frequency", "by frequency"),
+    "energy": ("by energy", "by energy"),
+}
+
+
+def measure(key: str) -> Measure:
+    """Return the measure of a key, also of "stability_truth" or "orderedness_64".
+
+    A key that is not in the table gets a title made from it.
+    """
+    if key in MEASURES:
+        return MEASURES[key]
+    base, _, suffix = key.rpartition("_")
+    if base in MEASURES and suffix in AGAINST:
+        title, phrase = AGAINST[suffix]
+        whole = MEASURES[base]
+        return replace(whole, key=key, title=f"{whole.title} {title}", phrase=f"{whole.phrase} {phrase}")
+    if base in MEASURES and suffix.isdigit():
+        whole = MEASURES[base]
+        return replace(
+            whole, key=key, title=f"{whole.title} {suffix}", phrase=f"{whole.phrase} at {suffix} units"
+        )
+    words = re.sub(r"[_-]+", " ", key).strip()
+    return Measure(key, words.capitalize(), words, format="significant")
+
+
+def measures_of(scope: Scope) -> tuple[Measure, ...]:
+    """Return the measures of a kind of thing, in the order of the table."""
+    return tuple(entry for entry in MEASURES.values() if scope in entry.of)
+
+
+def base_key(key: str) -> str:
+    """Return the key without what it is taken against: "stability" for "stability_truth"."""
+    base, _, suffix = key.rpartition("_")
+    return base if base in MEASURES and (suffix in AGAINST or suffix.isdigit()) else key
+
+
+@contextmanager
+def added(entry: Measure) -> Iterator[None]:
+    """Add a measure to the table within the block."""
+    assert entry.key not in MEASURES, f"two measures are called {entry.key}"
+    MEASURES[entry.key] = entry
+    try:
+        yield
+    finally:
+        del MEASURES[entry.key]
+
+
+def legend(keys: tuple[str, ...] | list[str]) -> str:
+    """Return a sentence for each of the measures, each base measure once."""
+    known = dict.fromkeys(base_key(key) for key in keys)
+    entries = [MEASURES[key] for key in known if key in MEASURES and MEASURES[key].meaning]
+    return " ".join(f"{entry.title}: {entry.meaning[0].lower()}{entry.meaning[1:]}" for entry in entries)
+
+
+def markdown_table() -> str:
+    """Return the documentation's table of all measures."""
+    lines = ["| measure | key | meaning | better |", "|---|---|---|---|"]
+    for entry in MEASURES.values():
+        title = entry.title.replace("|", "\\|")
+        meaning = entry.meaning.replace("|", "\\|")
+        lines.append(f"| {title} | `{entry.key}` | {meaning} | {entry.better or MISSING} |")
+    return "\n".join(lines)

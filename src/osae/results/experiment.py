@@ -1,0 +1,188 @@
+"""What an experiment of the paper found: rows of measures by method, claims with verdicts, figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from osae.measures import base_key
+from osae.results.base import Interval, Record, Result, Row, Table, as_interval
+from osae.results.codec import doc, flat
+
+DEFAULT_COLUMNS = (
+    "stability_pairs",
+    "stability_truth",
+    "orderedness_pairs",
+    "orderedness_truth",
+    "mse",
+    "explained_variance",
+    "dead",
+    "fifr",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim held against the results: its words, what was found, and the verdict."""
+
+    claim: str
+    verdict: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An image file beside the results, and its caption."""
+
+    file: str
+    caption: str
+    alt: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """The published numbers of a method."""
+
+    label: str = doc("what the paper calls the method")
+    measures: Mapping[str, Interval | float] = flat("published numbers by measure", of="method")
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """The measures of one method."""
+
+    method: str = doc("name of the recipe or variant")
+    paper: PublishedRow | None = doc("the published numbers, null if there are none", default=None)
+    reference: bool = doc("shown for orientation only", default=False)
+    measures: Mapping[str, Interval | float | None] = flat("numbers by measure", of="method")
+
+    def mean(self, key: str) -> float:
+        """Return the mean of a measure; raise `KeyError` if it was not measured."""
+        found = as_interval(self.measures[key])
+        if found is None:
+            raise KeyError(key)
+        return found.mean
+
+    def interval(self, key: str) -> Interval:
+        """Return a measure with its interval; raise `KeyError` if it was not measured."""
+        found = as_interval(self.measures[key])
+        if found is None:
+            raise KeyError(key)
+        return found
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of methods in one setting."""
+
+    title: str = doc("heading")
+    rows: tuple[MethodRow, ...] = doc("one row per method")
+    chance: Mapping[str, float] | None = doc("levels of unrelated dictionaries, by measure", default=None)
+    world: Mapping[str, Any] | None = doc(
+        "the setting's data, if it differs from the common one", default=None
+    )
+    x: float | None = doc("the setting's place in a sweep", default=None)
+    columns: tuple[str, ...] | None = doc(
+        "measures to show, if they differ from the common ones", default=None
+    )
+
+    def by_method(self) -> dict[str, MethodRow]:
+        """Return the rows by the name of their method."""
+        return {row.method: row for row in self.rows}
+
+
+@dataclass(frozen=True, repr=False)
+class ExperimentResult(Result):
+    """What an experiment found."""
+
+    KIND: ClassVar[str] = "experiment"
+
+    experiment: str = doc("name of the experiment")
+    title: str = doc("heading")
+    world: Mapping[str, Any] = doc("the data, and the sizes that go with it")
+    seeds: tuple[int, ...] = doc("training seeds")
+    rows: tuple[MethodRow, ...] = doc("one row per method; empty if there are sections", default=())
+    sections: tuple[Section, ...] = doc("tables of further settings", default=())
+    chance: Mapping[str, Any] | None = doc("levels of unrelated dictionaries, by measure", default=None)
+    columns: tuple[str, ...] | None = doc("measures to show, null for the usual ones", default=None)
+    claims: tuple[Claim, ...] = doc("claims with verdicts", default=())
+    figures: tuple[Figure, ...] = doc("images beside the results", default=())
+    notes: tuple[str, ...] = doc("what to know besides", default=())
+    command: str = doc("the command line", default="")
+    versions: Mapping[str, str] = doc("versions by name", default_factory=dict)
+    seconds: float | None = doc("seconds that the command took", default=None)
+
+    def by_method(self) -> dict[str, MethodRow]:
+        """Return the rows by the name of their method."""
+        return {row.method: row for row in self.rows}
+
+    def all_sections(self) -> list[Section]:
+        """Return the experiment's own rows as a section without a heading, then its sections."""
+        own = [Section("", self.rows, self.chance, None)] if self.rows or not self.sections else []
+        return [*own, *self.sections]
+
+    def shown_columns(self) -> tuple[str, ...]:
+        """Return the measures to show: those asked for, or else the usual ones that were measured."""
+        if self.columns:
+            return self.columns
+        rows = [row for section in self.all_sections() for row in section.rows]
+        return tuple(key for key in DEFAULT_COLUMNS if any(row.measures.get(key) is not None for row in rows))
+
+    def tables(self) -> list[Table]:
+        common = self.shown_columns()
+        return [
+            Table(
+                title=section.title or self.title,
+                head="Method",
+                columns=section.columns or common,
+                rows=tuple(map(_table_row, section.rows)),
+                chance=_chance_of(section.columns or common, section.chance or self.chance),
+            )
+            for section in self.all_sections()
+        ]
+
+    def summary(self) -> list[str]:
+        verdicts = [f"{claim.claim} {claim.verdict.capitalize()}: {claim.found}" for claim in self.claims]
+        return [f"{self.title}, {len(self.seeds)} seeds", *verdicts, *self.notes]
+
+    def remarks(self) -> list[str]:
+        return list(self.notes)
+
+    def records(self) -> list[Record]:
+        return [
+            {"section": section.title, "x": "" if section.x is None else section.x, "method": row.method}
+            | line
+            for section in self.all_sections()
+            for row in section.rows
+            for line in _lines(row)
+        ]
+
+
+def _table_row(row: MethodRow) -> Row:
+    paper = row.paper.measures if row.paper else {}
+    label = row.paper.label if row.paper else ""
+    return Row(row.method, dict(row.measures), dict(paper), label, row.reference)
+
+
+def _chance_of(columns: Sequence[str], chance: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the chance level of each column that has one: its own, or that of its base measure."""
+    levels = chance or {}
+    found = {key: levels.get(key, levels.get(base_key(key))) for key in columns}
+    return {key: float(level) for key, level in found.items() if isinstance(level, int | float)}
+
+
+def _lines(row: MethodRow) -> list[Record]:
+    """Return a record per measure, with the published number beside it."""
+    paper = row.paper.measures if row.paper else {}
+    lines = []
+    for key in dict.fromkeys([*row.measures, *paper]):
+        ours, theirs = as_interval(row.measures.get(key)), as_interval(paper.get(key))
+        if ours is None and theirs is None:
+            continue
+        numbers = (
+            {} if ours is None else {"mean": ours.mean, "std": ours.std, "low": ours.low, "high": ours.high}
+        )
+        published = {} if theirs is None else {"paper_mean": theirs.mean, "paper_std": theirs.std}
+        empty = dict.fromkeys(("mean", "std", "low", "high", "paper_mean", "paper_std"))
+        lines.append({"measure": key} | empty | numbers | published)
+    return lines
