@@ -10,7 +10,7 @@ from benchmarks.pipe import Shape
 from benchmarks.worker import serve
 from osae.objective import Terms
 from osae.prefix import Boundaries, Full, PrefixWeights, Uniform
-from osae.recipes import Task, group_ends, topk
+from osae.recipes import Task, group_ends, world_recipe
 from osae.schedule import LearningRate
 from osae.training.member import Member
 
@@ -21,9 +21,10 @@ class Trained:
     """TopK with any prefix weights; k fixed, both biases trained as the peers do."""
 
     def __init__(self, prefix: PrefixWeights, shape: Shape, x: Tensor):
-        task = Task(shape.d, shape.K, shape.k, samples=shape.B, batch=shape.B, bias=True)
-        made = topk(task)
-        made = replace(made, sae=replace(made.sae, prefix=prefix), k_warmup=None, lr=LearningRate(1e-4))
+        task = Task(shape.d, shape.K, shape.k, samples=shape.B, batch=shape.B)
+        made = world_recipe("topk", task)
+        sae = replace(made.sae, decoder_bias=True)
+        made = replace(made, sae=sae, prefix=prefix, k_warmup=None, lr=LearningRate(1e-4))
         self.member, self.x = Member(made, 0, x), x
 
     def forward(self) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.pipe import ROOT, kept
 from osae.data.shards import Shards
 from osae.data.source import ShardRows, Source
-from osae.recipes import Task, topk
+from osae.recipes import Task, recipe
 from osae.training.loop import train
 from osae.training.member import Member
 
@@ -51,7 +51,7 @@ def measured(
     if source.count < 2:
         raise ValueError(f"{shards.rows} rows are one block, read once: give more.")
     steps = blocks * (source.rows // batch)
-    made = topk(Task(shards.width, units, k, samples=steps * batch, batch=batch, language=True))
+    made = recipe("topk", Task(shards.width, units, k, samples=steps * batch, batch=batch))
     member = Member(replace(made, k_warmup=None), 0, shards.read(0, source.rows))
     timed = Timed(source)
     began = time.perf_counter()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.pipe import ROOT
 from osae.files import atomic_write
-from osae.recipes import Task, topk
+from osae.recipes import Task, world_recipe
 from osae.schedule import LearningRate
 from osae.training.member import Member
 
@@ -31,7 +31,7 @@ RATE = 1e-3
 
 def alone(seeds: int, x: Tensor, units: int, k: int) -> list[Member]:
     """SAEs that are trained one after the other, on the same batch."""
-    made = topk(Task(x.shape[1], units, k, samples=len(x), batch=len(x)))
+    made = world_recipe("topk", Task(x.shape[1], units, k, samples=len(x), batch=len(x)))
     made = replace(made, k_warmup=None, lr=LearningRate(RATE))
     return [Member(made, seed, x) for seed in range(seeds)]
 

@@ -3,9 +3,9 @@ import osae
 world = osae.SparseWorld(width=40, units=50, active=3, samples=50_000)  # synthetic data, known atoms
 x, truth = world.draw("train").x, world.dictionary()
 
-task = osae.Task(width=40, units=50, active=3, samples=500_000)
-first, second = (osae.fit(osae.recipe("osae", task), x, seed=seed) for seed in (0, 1))
-plain = osae.fit(osae.recipe("topk", task), x, seed=0)
+task = osae.Task(width=40, units=50, k=3, samples=500_000)
+first, second = (osae.fit(osae.world_recipe("osae", task), x, seed=seed) for seed in (0, 1))
+plain = osae.fit(osae.world_recipe("topk", task), x, seed=0)
 print(first)
 
 print(f"two seeds:       stability {osae.stability(first.decoder, second.decoder):.3f}")

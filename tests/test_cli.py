@@ -59,6 +59,7 @@ def test_recipes_are_listed_and_printed(capsys):
         "nested-dropout",
         "osae-paper",
         "osae",
+        "osae-from-noise",
         "pythia-70m",
         "gemma-2-2b",
         "smollm2-135m",
@@ -67,7 +68,7 @@ def test_recipes_are_listed_and_printed(capsys):
     assert json.loads(capsys.readouterr().out)["name"] == "osae"
     assert main(["recipes", "gemma-2-2b"]) == 0
     setting = json.loads(capsys.readouterr().out)
-    assert setting["recipe"]["sae"]["prefix"]["ends"] == [128, 384, 896, 1920, 4096]
+    assert setting["recipe"]["prefix"]["ends"] == [128, 384, 896, 1920, 4096]
     assert setting["recipe"]["start"] == {"kind": "FromNoise"}
     assert (setting["source"]["model"], setting["source"]["layer"]) == ("google/gemma-2-2b", 12)
     assert main(["recipes", "smollm2-135m"]) == 0

@@ -6,29 +6,30 @@ from hypothesis import strategies as st
 
 from osae.config import alter, from_json, to_json
 from osae.prefix import Mixed, Piecewise, Uniform
-from osae.recipes import RECIPES, Task, recipe
+from osae.recipes import WORLD_RECIPES, Task, world_recipe
 from osae.sparsify import TopK
 
-TASK = Task(width=8, units=12, active=3, samples=10_000, batch=100)
+TASK = Task(width=8, units=12, k=3, samples=10_000, batch=100)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", WORLD_RECIPES)
 def test_every_recipe_survives_json(name):
-    made = recipe(name, TASK)
+    made = world_recipe(name, TASK)
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
 
 
 def test_altered_changes_one_field_on_a_path():
-    made = recipe("osae", TASK)
-    other = alter(made, {"lr.peak": 0.5, "sae.revival": None, "sae.prefix": Uniform()})
-    assert (other.lr.peak, other.sae.revival, other.sae.prefix) == (0.5, None, Uniform())
-    assert alter(other, {"lr.peak": made.lr.peak, "sae": made.sae}) == made
+    made = world_recipe("osae", TASK)
+    other = alter(made, {"lr.peak": 0.5, "revival": None, "prefix": Uniform()})
+    assert (other.lr.peak, other.revival, other.prefix) == (0.5, None, Uniform())
+    back = {"lr.peak": made.lr.peak, "revival": made.revival, "prefix": made.prefix}
+    assert alter(other, back) == made
 
 
 @pytest.mark.parametrize("path", ["nonsense", "lr.nonsense", "lr.peak.deeper", "sweep.burn_in"])
 def test_altered_refuses_a_path_that_leads_nowhere(path):
     with pytest.raises(ValueError, match="no field"):
-        alter(recipe("topk", TASK), {path: 1})
+        alter(world_recipe("topk", TASK), {path: 1})
 
 
 def test_unknown_kinds_and_fields_are_refused():
@@ -62,7 +63,7 @@ def test_unfit_fields_are_refused(data, words):
         from_json(data)
 
 
-@pytest.mark.parametrize(("path", "value"), [("lr.peak", "fast"), ("sae.prefix", TopK(3)), ("batch", 1.5)])
+@pytest.mark.parametrize(("path", "value"), [("lr.peak", "fast"), ("prefix", TopK(3)), ("batch", 1.5)])
 def test_altered_refuses_values_of_another_kind(path, value):
     with pytest.raises(ValueError, match="wrong kind"):
-        alter(recipe("topk", TASK), {path: value})
+        alter(world_recipe("topk", TASK), {path: value})

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osae.model import SAE, SAEConfig
-from osae.prefix import Mixed, Uniform
 from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK, active, jump
 
 WIDTH, UNITS = 6, 10
@@ -88,7 +87,7 @@ def test_reordering_permutes_the_code_and_nothing_else(sparsifier):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
 def test_saved_and_loaded_is_the_same(sparsifier, tied, tmp_path):
-    sae, x = random_sae(sparsifier, tied=tied, prefix=Mixed(Uniform(), 0.5)), torch.randn(5, WIDTH)
+    sae, x = random_sae(sparsifier, tied=tied), torch.randn(5, WIDTH)
     sae.save(tmp_path / "sae", provenance={"why": "test"})
     loaded = SAE.load(tmp_path / "sae")
     assert loaded.config == sae.config
@@ -113,8 +112,8 @@ def test_start_is_a_copy_not_a_view():
 
 
 def test_print_shows_the_composition():
-    text = str(SAE(SAEConfig(WIDTH, UNITS, TopK(2), Mixed(Uniform(), 0.9))))
-    for part in ("6 -> 10 units", "TopK(k=2)", "Mixed(base=Uniform(), full=0.9)", "unit atoms"):
+    text = str(SAE(SAEConfig(WIDTH, UNITS, TopK(2))))
+    for part in ("6 -> 10 units", "TopK(k=2)", "unit atoms"):
         assert part in text
 
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from osae.model import SAE, AuxK, SAEConfig
+from osae.model import SAE, SAEConfig
 from osae.objective import objective
 from osae.prefix import Full, Uniform, prefix_weights
+from osae.revival import AuxK
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK, jump
 from tests.test_model import UNITS, WIDTH, random_sae
 
@@ -38,11 +39,11 @@ def test_l0_prices_each_unit_that_speaks():
 
 
 def test_auxk_reaches_encoder_and_decoder_of_dead_units_and_nobody_else():
-    sae = random_sae(TopK(2), revival=AuxK(k=2, coefficient=0.5))
+    sae = random_sae(TopK(2))
     dead = torch.zeros(UNITS, dtype=torch.bool)
     dead[[3, 7]] = True
     x = torch.randn(50, WIDTH)
-    revival = objective(sae, x, k=2, weights=PLAIN, dead=dead).revival
+    revival = objective(sae, x, k=2, weights=PLAIN, dead=dead, aux=AuxK(2, 0.5)).revival
     revival.backward()
     for gradient in (sae.encoder.grad, sae.decoder.grad, sae.encoder_bias.grad.unsqueeze(-1)):
         moved = gradient.abs().sum(-1) > 0
@@ -51,7 +52,7 @@ def test_auxk_reaches_encoder_and_decoder_of_dead_units_and_nobody_else():
 
 
 def test_auxk_is_the_error_of_the_dead_units_on_the_residual():
-    sae = random_sae(TopK(2), revival=AuxK(k=1, coefficient=0.5))
+    sae = random_sae(TopK(2))
     dead = torch.arange(UNITS) >= 8
     x = torch.randn(30, WIDTH)
     residual = x - sae.decode(sae.encode(x))
@@ -59,13 +60,15 @@ def test_auxk_is_the_error_of_the_dead_units_on_the_residual():
     best = pre.max(1)
     explained = best.values.unsqueeze(1) * sae.decoder[8:][best.indices]
     expected = 0.5 * (residual - explained).square().sum(1).mean()
-    torch.testing.assert_close(objective(sae, x, k=2, weights=PLAIN, dead=dead).revival, expected)
+    terms = objective(sae, x, k=2, weights=PLAIN, dead=dead, aux=AuxK(1, 0.5))
+    torch.testing.assert_close(terms.revival, expected)
 
 
 @pytest.mark.parametrize("dead", [None, torch.zeros(UNITS, dtype=torch.bool)])
 def test_without_dead_units_revival_costs_nothing(dead):
-    sae = random_sae(TopK(2), revival=AuxK(k=1))
-    assert float(objective(sae, torch.randn(5, WIDTH), k=2, weights=PLAIN, dead=dead).revival) == 0
+    sae = random_sae(TopK(2))
+    terms = objective(sae, torch.randn(5, WIDTH), k=2, weights=PLAIN, dead=dead, aux=AuxK(1))
+    assert float(terms.revival) == 0
 
 
 def test_objective_changes_nothing():

@@ -20,7 +20,7 @@ _HOMES = {
     "osae.prefix": ("prefix_weights",),
     "osae.model": ("SAE", "SAEConfig"),
     "osae.sparsify": ("Code",),
-    "osae.recipes": ("Recipe", "Task", "recipe"),
+    "osae.recipes": ("Recipe", "Task", "recipe", "world_recipe"),
     "osae.data.worlds": ("SparseWorld", "PCAWorld"),
     "osae.training.simple": ("fit",),
     "osae.interop": ("load",),
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     )
     from osae.model import SAE, SAEConfig
     from osae.prefix import prefix_weights
-    from osae.recipes import Recipe, Task, recipe
+    from osae.recipes import Recipe, Task, recipe, world_recipe
     from osae.sparsify import Code
     from osae.training.simple import fit
 

@@ -42,13 +42,15 @@ def from_json(data: Any) -> Any:
         return [from_json(item) for item in data]
     if not isinstance(data, dict):
         return data
-    fields = {key: from_json(item) for key, item in data.items() if key != "kind"}
     if "kind" not in data:
-        return fields
+        return {key: from_json(item) for key, item in data.items()}
     kind = data["kind"]
     if kind not in _VARIANTS:
         raise ValueError(f"unknown kind {kind!r}: this release knows {', '.join(sorted(_VARIANTS))}.")
     cls = _VARIANTS[kind]
+    upgrade = getattr(cls, "upgrade_json", None)  # of what an earlier release wrote
+    data = upgrade(data) if upgrade else data
+    fields = {key: from_json(item) for key, item in data.items() if key != "kind"}
     known = {f.name for f in dataclasses.fields(cls)}
     if unknown := sorted(set(fields) - known):
         raise ValueError(f"{kind} has no field {', '.join(unknown)}: it has {', '.join(sorted(known))}.")
@@ -62,7 +64,7 @@ def from_json(data: Any) -> Any:
 
 
 def alter(value: _D, changes: Mapping[str, Any]) -> _D:
-    """A copy with some fields changed, each named by its path: `{"lr.peak": 0.01, "sae.revival": None}`."""
+    """A copy with some fields changed, each named by its path: `{"lr.peak": 0.01, "revival": None}`."""
     for path, new in changes.items():
         value = _with(value, path.split("."), new, path)
     return value

@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from osae import kernels
 from osae.config import from_json, to_json, variant
 from osae.files import atomic_write
-from osae.prefix import Full, PrefixWeights
 from osae.sparsify import (
     BatchTopK,
     Code,
@@ -40,59 +39,12 @@ SCHEMA = 1
 
 @variant
 @dataclass(frozen=True)
-class AuxK:
-    """Dead units also explain the residual, `k` at a time, at the price `coefficient`.
-
-    A unit is dead when it has been silent for `dead_after` samples.
-    """
-
-    k: int
-    coefficient: float = 1 / 32
-    dead_after: int = 50_000
-
-
-@variant
-@dataclass(frozen=True)
-class Resample:
-    """Dead units start again from badly explained samples, `times` times between two shares of training.
-
-    A unit is dead when it has been silent for `dead_after` samples.
-    """
-
-    times: int
-    since: float = 0.0
-    until: float = 0.5
-    dead_after: int = 50_000
-
-
-@variant
-@dataclass(frozen=True)
-class Split:
-    """Spare units take over half of those that explain worst, `times` times between two shares of training.
-
-    A unit is spare when the mean square of its value is below `weak` times the median unit's. A unit that
-    stands for two features at once leaves a large error wherever it speaks, and no gradient parts them.
-    """
-
-    times: int
-    since: float = 0.35
-    until: float = 0.85
-    weak: float = 0.1
-
-
-Revival = AuxK | Resample | Split | None
-
-
-@variant
-@dataclass(frozen=True)
 class SAEConfig:
-    """The independent choices that make an SAE."""
+    """The independent choices that make an SAE; how it is trained is a matter of the recipe."""
 
     width: int
     units: int
     sparsifier: Sparsifier
-    prefix: PrefixWeights = Full()
-    revival: Revival = None
     tied: bool = False
     encoder_bias: bool = True
     decoder_bias: bool = True
@@ -103,6 +55,11 @@ class SAEConfig:
         k = getattr(self.sparsifier, "k", None)
         if k is not None and not 1 <= k <= self.units:
             raise ValueError(f"k={k} active units of {self.units}: ask for 1 to {self.units}.")
+
+    @staticmethod
+    def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
+        """Return what release 0.1.0 wrote without the training choices, which now belong to the recipe."""
+        return {key: value for key, value in data.items() if key not in ("prefix", "revival")}
 
 
 class Output(NamedTuple):
@@ -254,7 +211,5 @@ class SAE(nn.Module):
             f"encoder   {encoder}{', bias' if c.encoder_bias else ''}",
             f"sparsify  {c.sparsifier}",
             f"decoder   unit atoms{', bias' if c.decoder_bias else ''}",
-            f"prefix    {c.prefix}",
-            f"revival   {c.revival or 'none'}",
         ]
         return "\n".join(lines)

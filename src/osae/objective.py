@@ -6,7 +6,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from osae import kernels
-from osae.model import SAE, AuxK
+from osae.model import SAE
+from osae.revival import AuxK
 from osae.sparsify import Code, JumpReLU, ReLU, active, jump, pad_code
 
 
@@ -31,6 +32,7 @@ def objective(
     k: int | None,
     weights: Float[Tensor, "K"],
     dead: Bool[Tensor, "K"] | None = None,
+    aux: AuxK | None = None,
 ) -> Terms:
     """The ordered loss of the batch, the price of its code, and the dead units' share, with their sum."""
     centred, penalty = x - sae.decoder_bias, x.new_zeros(())
@@ -47,19 +49,18 @@ def objective(
             prefix = kernels.all_prefix_loss(centred, *code, sae.decoder, weights).mean()
             if isinstance(sparsifier, ReLU):
                 penalty = sparsifier.l1 * code.values.sum(-1).mean()
-    revival = _revival(sae, x, code, dead)
+    revival = _revival(sae, x, code, dead, aux)
     return Terms(prefix + penalty + revival, prefix, penalty, revival, code)
 
 
-def _revival(sae: SAE, x: Tensor, code: Code, dead: Tensor | None) -> Tensor:
+def _revival(sae: SAE, x: Tensor, code: Code, dead: Tensor | None, aux: AuxK | None) -> Tensor:
     """The error of the dead units' own explanation of the residual, which itself gets no gradient."""
-    spec = sae.config.revival
-    if not isinstance(spec, AuxK) or dead is None or not bool(dead.any()):
+    if aux is None or dead is None or not bool(dead.any()):
         return x.new_zeros(())
     centred = (x - sae.decoder_bias).detach()
     residual = centred - kernels.decode(code.values, code.units, sae.decoder).detach()
     which = dead.nonzero().squeeze(-1)
-    count = min(spec.k, len(which))
+    count = min(aux.k, len(which))
     values, units = kernels.topk_encode(centred, sae.encoder[which], sae.encoder_bias[which], count)
     explained = kernels.decode(values, units, sae.decoder[which])
-    return spec.coefficient * (residual - explained).square().sum(-1).mean()
+    return aux.coefficient * (residual - explained).square().sum(-1).mean()

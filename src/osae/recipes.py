@@ -1,14 +1,18 @@
-"""Recipes: every method of the paper as a point among independent choices, by name.
+"""Recipes: every method as a point among independent choices, by name.
 
-A recipe is a function of the task (how wide the data, how many units, how many active, how many samples
-to see) that returns a `Recipe`, plain data. `osae recipes` lists them.
+A recipe is a function of the task (the width of the data, the number of units and of active units, the number
+of samples to see) that returns a `Recipe`, plain data. Methods are trained in one way on activations of
+language models and in another on small synthetic worlds: `recipe` returns the former, `world_recipe` the
+latter. `osae recipes` lists both.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
 
 from osae.config import variant
-from osae.model import AuxK, SAEConfig, Split
+from osae.model import SAEConfig
 from osae.prefix import (
     Boundaries,
     Full,
@@ -19,6 +23,7 @@ from osae.prefix import (
     Sampled,
     Uniform,
 )
+from osae.revival import AuxK, Revival, Split
 from osae.schedule import KWarmup, LearningRate, Resort, Sweep
 from osae.sparsify import BatchTopK, ReLU, TopK
 
@@ -32,7 +37,7 @@ class FromNoise:
 @variant
 @dataclass(frozen=True)
 class FromData:
-    """Units 2i and 2i+1 begin as plus and minus the i-th principal direction of `samples` rows."""
+    """Units 2i and 2i+1 start as plus and minus the i-th principal direction of `samples` rows."""
 
     samples: int = 60_000
 
@@ -43,13 +48,15 @@ Start = FromNoise | FromData
 @variant
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides a training, but for the data and the seed."""
+    """Everything that decides a training run except the data and the seed."""
 
     name: str
     sae: SAEConfig
     samples: int
     batch: int
     lr: LearningRate
+    prefix: PrefixWeights = Full()
+    revival: Revival = None
     start: Start = FromNoise()
     k_warmup: KWarmup | None = None
     sweep: Sweep | None = None
@@ -66,120 +73,205 @@ class Recipe:
     def steps(self) -> int:
         return self.samples // self.batch
 
+    @staticmethod
+    def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
+        """Return what release 0.1.0 wrote, with the training choices that it kept inside of the SAE's."""
+        inner = data.get("sae")
+        moved = {key: inner[key] for key in ("prefix", "revival") if isinstance(inner, dict) and key in inner}
+        return moved | data
+
 
 @dataclass(frozen=True)
 class Task:
-    """What a recipe is asked to fit: the data's width, the dictionary's size, and how long."""
+    """What a recipe is asked to fit: the width of the data, the size of the dictionary, and for how long."""
 
     width: int
     units: int
-    active: int
+    k: int
     samples: int
     batch: int = 500
-    bias: bool = False
-    groups: int = 5
-    language: bool = False  # activations of a language model, not of a synthetic world
+    groups: int = 5  # of Matryoshka's prefixes
 
 
-def vanilla(task: Task) -> Recipe:
-    """ReLU with an L1 price on the code; the plain objective."""
-    return replace(_plain(task, "vanilla", ReLU(l1=0.1)), k_warmup=None)
+Base = Callable[[Task, str, ReLU | TopK | BatchTopK], Recipe]
+Maker = Callable[[Task], Recipe]
 
 
-def topk(task: Task) -> Recipe:
+def world_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
+    """Return what all recipes for synthetic worlds share: a rate that falls, k warmed up, splitting."""
+    return Recipe(
+        name,
+        SAEConfig(task.width, task.units, sparsifier, decoder_bias=False),
+        task.samples,
+        task.batch,
+        LearningRate(1e-2, decay=0.5),
+        revival=Split(20),
+        k_warmup=_warmup(task),
+    )
+
+
+def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
+    """Return what all recipes for activations share: scaled inputs, a start from the data, AuxK.
+
+    Splitting looks at one unit after the other, which is too slow for thousands of units.
+    """
+    return Recipe(
+        name,
+        SAEConfig(task.width, task.units, sparsifier),
+        task.samples,
+        task.batch,
+        LearningRate(4e-3, warmup=0.02, decay=0.5),
+        revival=AuxK(2 * task.k, dead_after=100_000),
+        start=FromData(),
+        k_warmup=_warmup(task),
+        rescale=True,
+    )
+
+
+def _warmup(task: Task) -> KWarmup:
+    return KWarmup(share=0.35, start=min(task.units, 5 * task.k))
+
+
+# --- methods that are the same point everywhere ------------------------------------------------------
+
+
+def vanilla(task: Task, base: Base) -> Recipe:
+    """ReLU with an L1 penalty on the code; the plain objective."""
+    return replace(base(task, "vanilla", ReLU(l1=0.1)), k_warmup=None)
+
+
+def topk(task: Task, base: Base) -> Recipe:
     """TopK; the plain objective."""
-    return _plain(task, "topk", TopK(task.active))
+    return base(task, "topk", TopK(task.k))
 
 
-def batchtopk(task: Task) -> Recipe:
+def batchtopk(task: Task, base: Base) -> Recipe:
     """BatchTopK, with a threshold learned for inference; the plain objective."""
-    return _plain(task, "batchtopk", BatchTopK(task.active))
+    return base(task, "batchtopk", BatchTopK(task.k))
 
 
-def matryoshka_fixed(task: Task) -> Recipe:
+def matryoshka_fixed(task: Task, base: Base) -> Recipe:
     """TopK; the prefixes that end at fixed group boundaries."""
-    return _with_prefix(
-        topk(task), "matryoshka-fixed", Boundaries(group_ends(task.units, min(task.groups, task.units)))
+    ends = group_ends(task.units, min(task.groups, task.units))
+    return replace(topk(task, base), name="matryoshka-fixed", prefix=Boundaries(ends))
+
+
+def matryoshka_random(task: Task, base: Base) -> Recipe:
+    """TopK; at every step a few prefixes drawn at random, the whole dictionary always among them."""
+    drawn = RandomBoundaries(Uniform(), min(task.groups, task.units))
+    return replace(topk(task, base), name="matryoshka-random", prefix=drawn)
+
+
+def nested_dropout(task: Task, base: Base) -> Recipe:
+    """TopK; at every step one prefix drawn at random."""
+    return replace(topk(task, base), name="nested-dropout", prefix=Sampled(Uniform()))
+
+
+# --- the ordered methods ----------------------------------------------------------------------------
+
+
+def osae_paper_on_worlds(task: Task) -> Recipe:
+    """The paper's method: every prefix, k warmed up from all units, unit sweeping, no re-sorting."""
+    return replace(
+        topk(task, world_base),
+        name="osae-paper",
+        prefix=Uniform(),
+        revival=None,
+        k_warmup=KWarmup(0.5),
+        sweep=Sweep(0.5, 1.0),
     )
 
 
-def matryoshka_random(task: Task) -> Recipe:
-    """TopK; every step a few prefixes drawn at random, the whole dictionary always among them."""
-    return _with_prefix(
-        topk(task), "matryoshka-random", RandomBoundaries(Uniform(), min(task.groups, task.units))
-    )
+def osae_paper_on_activations(task: Task) -> Recipe:
+    """The paper's method on language models: weights spread over Matryoshka's groups, no unit sweeping."""
+    spread = Piecewise(group_ends(task.units, task.groups))
+    return replace(topk(task, activations_base), name="osae-paper", prefix=spread)
 
 
-def nested_dropout(task: Task) -> Recipe:
-    """TopK; every step one prefix drawn at random."""
-    return _with_prefix(topk(task), "nested-dropout", Sampled(Uniform()))
+def osae_on_worlds(task: Task) -> Recipe:
+    """Our best: every prefix, most weight on the whole dictionary, units sorted by gain while they train."""
+    return replace(topk(task, world_base), name="osae", prefix=Mixed(Uniform(), full=0.9), resort=Resort(30))
 
 
-def osae_paper(task: Task) -> Recipe:
-    """As the paper trains it: every prefix, k warmed up from all units, unit sweeping, no re-sorting.
+def osae_on_activations(task: Task) -> Recipe:
+    """Our best from the data start: the leading principal directions are held, and released late.
 
-    On language models the paper sweeps no units and spreads the weights over Matryoshka's groups.
+    The first atoms stay what they start as, the leading principal directions, which the data determine, while
+    the others form around them. Late in training they are released, and keep their places; the rest is
+    sorted by gain at the end.
     """
-    spread = Piecewise(group_ends(task.units, task.groups)) if task.language else Uniform()
-    ordered = _with_prefix(topk(task), "osae-paper", spread)
-    if task.language:
-        return ordered
-    sae = replace(ordered.sae, revival=None)
-    return replace(ordered, sae=sae, k_warmup=KWarmup(0.5), sweep=Sweep(0.5, 1.0))
-
-
-def osae(task: Task) -> Recipe:
-    """Our best: every prefix, most mass on the whole dictionary, units moved to their place by their gain.
-
-    On language models the first atoms stay what they begin as, the leading principal directions, while the
-    others form around them: that much of a dictionary the data fix without a doubt. Late in training they
-    are let go, in their places; the rest is put in order at the end.
-    """
-    made = replace(_with_prefix(topk(task), "osae", Mixed(Uniform(), full=0.9)), resort=Resort(30))
-    if not task.language:
-        return made
     anchors = Sweep(burn_in=0.0, until=0.0, part=1 / 16, atoms_only=True, release=0.85)
-    made = _with_prefix(made, "osae", Mixed(Uniform(), full=0.95))
-    return replace(made, sweep=anchors, resort=Resort(1))
+    return replace(
+        topk(task, activations_base),
+        name="osae",
+        prefix=Mixed(Uniform(), full=0.95),
+        sweep=anchors,
+        resort=Resort(1),
+    )
 
 
-RECIPES: dict[str, Callable[[Task], Recipe]] = {
-    "vanilla": vanilla,
-    "topk": topk,
-    "batchtopk": batchtopk,
-    "matryoshka-fixed": matryoshka_fixed,
-    "matryoshka-random": matryoshka_random,
-    "nested-dropout": nested_dropout,
-    "osae-paper": osae_paper,
-    "osae": osae,
+def osae_from_noise(task: Task) -> Recipe:
+    """Our best from noise: nothing is held, more weight on short prefixes, units sorted while they train."""
+    spread = Mixed(Piecewise(group_ends(task.units, task.groups)), full=0.7)
+    return replace(
+        topk(task, activations_base),
+        name="osae-from-noise",
+        prefix=spread,
+        start=FromNoise(),
+        resort=Resort(30),
+    )
+
+
+def _on(base: Base, *methods: Callable[[Task, Base], Recipe]) -> dict[str, Maker]:
+    """Return the methods with their base filled in, by name."""
+
+    def filled(method: Callable[[Task, Base], Recipe]) -> Maker:
+        @wraps(method)
+        def maker(task: Task) -> Recipe:
+            return method(task, base)
+
+        return maker
+
+    return {method.__name__.replace("_", "-"): filled(method) for method in methods}
+
+
+_COMMON = (vanilla, topk, batchtopk, matryoshka_fixed, matryoshka_random, nested_dropout)
+WORLD_RECIPES: dict[str, Maker] = {
+    **_on(world_base, *_COMMON),
+    "osae-paper": osae_paper_on_worlds,
+    "osae": osae_on_worlds,
 }
-
-
-STARTS = {"data": FromData(), "noise": FromNoise()}
+RECIPES: dict[str, Maker] = {
+    **_on(activations_base, *_COMMON),
+    "osae-paper": osae_paper_on_activations,
+    "osae": osae_on_activations,
+    "osae-from-noise": osae_from_noise,
+}
+STARTS: dict[str, Start] = {"data": FromData(), "noise": FromNoise()}
 
 
 def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """The named recipe for this task; `start`, "data" or "noise", where it is not to be the recipe's own."""
-    if name not in RECIPES:
-        raise ValueError(f"no recipe {name!r}: there are {', '.join(RECIPES)}.")
-    made = RECIPES[name](task)
+    """Return the named recipe for activations; `start`, "data" or "noise", replaces its start alone."""
+    return _with_start(_find(name, RECIPES)(task), start)
+
+
+def world_recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
+    """Return the named recipe for synthetic worlds; `start`, "data" or "noise", replaces its start alone."""
+    return _with_start(_find(name, WORLD_RECIPES)(task), start)
+
+
+def _find(name: str, registry: dict[str, Maker]) -> Maker:
+    if name not in registry:
+        raise ValueError(f"no recipe {name!r}: there are {', '.join(registry)}.")
+    return registry[name]
+
+
+def _with_start(base: Recipe, start: str | None) -> Recipe:
     if start is None:
-        return made
+        return base
     if start not in STARTS:
         raise ValueError(f"no start {start!r}: there are {', '.join(STARTS)}.")
-    made = replace(made, start=STARTS[start])
-    return made if start == "data" else _holding_nothing(made, task)
-
-
-def _holding_nothing(made: Recipe, task: Task) -> Recipe:
-    """The recipe from noise, where no leading atoms are worth holding.
-
-    Instead its units are sorted as they learn, under a loss that asks for more order.
-    """
-    if made.sweep is None or not made.sweep.atoms_only:
-        return made
-    groups = Piecewise(group_ends(task.units, task.groups))
-    return replace(_with_prefix(made, made.name, Mixed(groups, full=0.7)), sweep=None, resort=Resort(30))
+    return replace(base, start=STARTS[start])
 
 
 def group_ends(units: int, groups: int) -> tuple[int, ...]:
@@ -194,22 +286,3 @@ def group_ends(units: int, groups: int) -> tuple[int, ...]:
         if group > 1 and ends[-1] <= ends[-2]:
             ends[-1] = ends[-2] + 1
     return (*ends, units)
-
-
-def _plain(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
-    """What all recipes begin with: Adam at a constant rate that falls at the end, k warmed up, splits."""
-    sae = SAEConfig(
-        task.width, task.units, sparsifier, Full(), Split(20), decoder_bias=task.bias or task.language
-    )
-    warmup = KWarmup(share=0.35, start=min(task.units, 5 * task.active))
-    made = Recipe(name, sae, task.samples, task.batch, LearningRate(1e-2, decay=0.5), k_warmup=warmup)
-    if not task.language:
-        return made
-    # splitting looks at one unit after the other, too slow for thousands; none is dead for long
-    sae = replace(sae, revival=AuxK(2 * task.active, dead_after=100_000))
-    rate = LearningRate(4e-3, warmup=0.02, decay=0.5)
-    return replace(made, sae=sae, lr=rate, start=FromData(), rescale=True)
-
-
-def _with_prefix(base: Recipe, name: str, prefix: PrefixWeights) -> Recipe:
-    return replace(base, name=name, sae=replace(base.sae, prefix=prefix))

@@ -45,9 +45,7 @@ class Setting:
 
     def task(self, batch: int = 2048) -> Task:
         """What a recipe is asked to fit."""
-        return Task(
-            self.width, self.units, self.k, self.tokens, batch=batch, groups=self.groups, language=True
-        )
+        return Task(self.width, self.units, self.k, self.tokens, batch=batch, groups=self.groups)
 
 
 PAPERS_TEXTS = {"pile": HubText("monology/pile-uncopyrighted"), "dolma": HubText("allenai/dolma:v1_6-sample")}

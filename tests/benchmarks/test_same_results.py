@@ -8,18 +8,18 @@ from benchmarks import same_results
 from osae import kernels
 from osae.data.worlds import SparseWorld
 from osae.experiments.measure import Truth, row
-from osae.recipes import Task, recipe
+from osae.recipes import Task, world_recipe
 from osae.training.simple import fit
 
 WORLD = SparseWorld(width=16, units=20, active=3, samples=4000)
-TASK = Task(width=16, units=20, active=3, samples=60_000, batch=200)
+TASK = Task(width=16, units=20, k=3, samples=60_000, batch=200)
 SEEDS = range(3)
 
 
 def results(backend, rows, truth):
     with kernels.using(backend):
         trained = {
-            name: {seed: fit(recipe(name, TASK), rows, seed=seed) for seed in SEEDS}
+            name: {seed: fit(world_recipe(name, TASK), rows, seed=seed) for seed in SEEDS}
             for name in ("topk", "osae")
         }
     return {"rows": [{"method": name, **row(saes, truth)} for name, saes in trained.items()]}

@@ -10,7 +10,7 @@ from osae.data.worlds import SparseWorld
 from osae.experiments import EXPERIMENTS, Options
 from osae.experiments.tuned import grid, record, tuned
 from osae.experiments.variations import ablations, unscheduled, zipf_recipes
-from osae.recipes import RECIPES, Task
+from osae.recipes import WORLD_RECIPES, Task
 from osae.report import write_report
 
 TASK = Task(80, 100, 5, samples=3_000_000)
@@ -63,7 +63,7 @@ def test_sizes_and_ablations_run(tmp_path):
 
 @pytest.mark.usefixtures("short")
 def test_tuning_gives_every_method_as_many_trials_and_keeps_them(tmp_path):
-    assert len({len(grid(name)) for name in RECIPES}) == 1
+    assert len({len(grid(name)) for name in WORLD_RECIPES}) == 1
     small = {"width": 12, "units": 10, "active": 2, "samples": 2000}
     results = run("tuning", tmp_path, world=small, methods=("vanilla", "topk"))
     assert len(results["rows"]) == 2 * len(grid("topk"))
@@ -72,7 +72,7 @@ def test_tuning_gives_every_method_as_many_trials_and_keeps_them(tmp_path):
 
 def test_shipped_trials_cover_every_recipe_and_the_chosen_one_is_the_best():
     shipped = record()
-    for name in RECIPES:
+    for name in WORLD_RECIPES:
         trials = [trial for trial in shipped["trials"] if trial["method"] == name]
         assert len(trials) == len(grid(name))
         sparse = [trial for trial in trials if trial["l0"] <= 5.5]
@@ -85,9 +85,9 @@ def test_zipf_recipes_follow_the_appendix():
     made = {r.name: r for r in zipf_recipes(SparseWorld(16, 32, 3, zipf=1.5, samples=50_000), 30_000)}
     ours = ("osae", "topk-our-settings")
     assert all(r.steps == (10_000 if name in ours else 30_000) for name, r in made.items())
-    assert made["osae-paper"].sae.prefix.alpha == 1.5
-    assert len(made["matryoshka-fixed"].sae.prefix.ends) == 8
-    assert made["matryoshka-random"].sae.prefix.count == 4
+    assert made["osae-paper"].prefix.alpha == 1.5
+    assert len(made["matryoshka-fixed"].prefix.ends) == 8
+    assert made["matryoshka-random"].prefix.count == 4
     assert made["vanilla"].sae.sparsifier.l1 == 0.01
     assert made["topk"].lr.peak == 1e-4
 

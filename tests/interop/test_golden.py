@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from osae.interop import load
-from osae.prefix import Boundaries
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -92,10 +91,10 @@ def test_what_we_cannot_run_still_gives_its_matrices_and_says_why(name):
     assert MATRICES[name] in loaded.notes[0]
 
 
-def test_groups_of_a_matryoshka_become_its_prefix_weights():
+def test_groups_of_a_matryoshka_are_noted():
     loaded = load(GOLDEN / "dictionary_learning-MatryoshkaBatchTopKSAE")
     assert loaded.sae is not None
-    assert loaded.sae.config.prefix == Boundaries((4, 16, 32))
+    assert "a Matryoshka SAE whose groups end at 4, 16, 32 units." in loaded.notes
 
 
 def test_metadata_is_the_json_beside_the_weights():

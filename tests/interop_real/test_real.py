@@ -14,7 +14,6 @@ import torch
 
 from osae.interop import convert, load
 from osae.model import SAE, SAEConfig
-from osae.prefix import Uniform
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
 pytest.importorskip("sae_lens")
@@ -31,7 +30,7 @@ TIGHT = {"atol": 1e-5, "rtol": 1e-5}
 @torch.no_grad()
 def random_sae(sparsifier, seed, *, even=True):
     generator = torch.Generator().manual_seed(seed)
-    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier, prefix=Uniform()), generator=generator)
+    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier), generator=generator)
     sae.encoder.add_(0.5 * torch.randn(UNITS, WIDTH, generator=generator))
     sae.encoder_bias.copy_(0.3 * torch.randn(UNITS, generator=generator))
     sae.decoder_bias.copy_(torch.randn(WIDTH, generator=generator))
@@ -61,7 +60,7 @@ def test_saelens_loads_our_export(sparsifier, seed, tmp_path):
     with torch.no_grad():
         assert_agrees(sae, x, theirs.encode(x), theirs(x))
     assert theirs.cfg.metadata.model_name == "gpt2"
-    assert theirs.cfg.metadata.osae["config"]["prefix"] == {"kind": "Uniform"}
+    assert theirs.cfg.metadata.osae["config"]["kind"] == "SAEConfig"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

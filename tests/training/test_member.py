@@ -8,8 +8,8 @@ import torch
 from osae.config import alter
 from osae.data.source import Rows
 from osae.data.worlds import SparseWorld
-from osae.model import AuxK, Resample, Split
-from osae.recipes import RECIPES, FromData, Task, recipe
+from osae.recipes import WORLD_RECIPES, FromData, Task, world_recipe
+from osae.revival import AuxK, Resample, Split
 from osae.schedule import Resort, Sweep
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, JumpReLU, ReLU
@@ -20,7 +20,7 @@ from osae.training.simple import fit
 from osae.training.start import signed_principal_directions
 
 WORLD = SparseWorld(width=12, units=16, active=2, samples=2000)
-TASK = Task(width=12, units=16, active=2, samples=8000, batch=100)
+TASK = Task(width=12, units=16, k=2, samples=8000, batch=100)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def advanced(made, rows, steps, seed=0):
     return member
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", WORLD_RECIPES)
 def test_every_recipe_learns_and_keeps_unit_atoms(name, rows):
-    made = recipe(name, TASK)
+    made = world_recipe(name, TASK)
     before = Member(made, 0, rows).finish()
     after = fit(made, rows)
     assert error(after, rows) < 0.6 * error(before, rows)
@@ -53,8 +53,8 @@ def test_every_recipe_learns_and_keeps_unit_atoms(name, rows):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("revival", [None, Split(80, 0.0, 1.0, 5.0), Resample(80, 0.0, 1.0, 0)], ids=str)
 def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, tied, rows):
-    changes = {"sweep": Sweep(0.0, 1.0), "sae.tied": tied, "sae.revival": revival, "resort": Resort(80)}
-    made = alter(recipe("osae-paper", TASK), changes)
+    changes = {"sweep": Sweep(0.0, 1.0), "sae.tied": tied, "revival": revival, "resort": Resort(80)}
+    made = alter(world_recipe("osae-paper", TASK), changes)
     member = advanced(made, rows, 40)
     frozen = member.frozen_at(40)
     assert frozen == 8
@@ -70,7 +70,7 @@ def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, tied, ro
 
 def test_frozen_atoms_leave_their_encoders_free(rows):
     sweep = Sweep(0.0, 0.0, part=0.25, atoms_only=True)
-    begun = Member(alter(recipe("topk", TASK), {"sweep": sweep}), 0, rows)
+    begun = Member(alter(world_recipe("topk", TASK), {"sweep": sweep}), 0, rows)
     start = {name: tensor.clone() for name, tensor in begun.sae.state_dict().items()}
     member = advanced(begun.recipe, rows, 20)
     assert torch.equal(member.sae.decoder[:4], start["decoder"][:4])
@@ -80,7 +80,7 @@ def test_frozen_atoms_leave_their_encoders_free(rows):
 
 def test_released_atoms_learn_and_keep_their_places(rows):
     sweep = Sweep(0.0, 0.0, part=0.25, atoms_only=True, release=0.5)
-    made = alter(recipe("topk", TASK), {"sweep": sweep})
+    made = alter(world_recipe("topk", TASK), {"sweep": sweep})
     begun = Member(made, 0, rows)
     start = begun.sae.decoder.detach()[:4].clone()
     assert torch.equal(advanced(made, rows, made.steps // 2).sae.decoder[:4], start)
@@ -93,7 +93,7 @@ def test_released_atoms_learn_and_keep_their_places(rows):
 
 
 def test_sorting_permutes_everything_and_changes_no_output(rows):
-    member = advanced(recipe("topk", TASK), rows, 30)
+    member = advanced(world_recipe("topk", TASK), rows, 30)
     before = {name: value.clone() for name, value in member.state().items()}
     before_error = error(member.sae, rows)
     member.resort(rows, 30)
@@ -109,7 +109,7 @@ def test_sorting_permutes_everything_and_changes_no_output(rows):
 
 def test_sorting_is_greedy_by_gain(rows):
     """At each place stands the unit that lowers the error most after those before it."""
-    member = advanced(recipe("topk", TASK), rows, 60)
+    member = advanced(world_recipe("topk", TASK), rows, 60)
     member.resort(rows, 60)
     code, atoms = member.sae.encode(rows, k=member.k_at(59)).dense(16).detach(), member.sae.decoder.detach()
     residual = rows.double()
@@ -123,7 +123,7 @@ def test_sorting_is_greedy_by_gain(rows):
 
 
 def test_sorting_leaves_frozen_units_in_place(rows):
-    made = alter(recipe("osae", TASK), {"sweep": Sweep(0.0, 1.0), "resort": Resort(4)})
+    made = alter(world_recipe("osae", TASK), {"sweep": Sweep(0.0, 1.0), "resort": Resort(4)})
     member = advanced(made, rows, 40)
     frozen = member.frozen_at(39)
     held = member.sae.decoder[:frozen].clone()
@@ -140,7 +140,7 @@ def test_revival_brings_dead_units_back(revival, rows):
     """Units pushed below all others stay dead without revival, and come back with it."""
     shares = []
     for spec in (None, revival):
-        made = alter(recipe("topk", TASK), {"sae.revival": spec, "k_warmup": None})
+        made = alter(world_recipe("topk", TASK), {"revival": spec, "k_warmup": None})
         member = Member(made, 0, rows)
         with torch.no_grad():
             member.sae.encoder[:8] *= 0.05
@@ -152,7 +152,7 @@ def test_revival_brings_dead_units_back(revival, rows):
 
 
 def test_members_train_the_same_in_company_as_alone(rows):
-    recipes = [recipe(name, TASK) for name in ("osae", "matryoshka-random", "batchtopk")]
+    recipes = [world_recipe(name, TASK) for name in ("osae", "matryoshka-random", "batchtopk")]
     together = [Member(made, seed, rows) for made in recipes for seed in (0, 1)]
     train(together, Rows(rows))
     for member in together:
@@ -161,13 +161,13 @@ def test_members_train_the_same_in_company_as_alone(rows):
 
 
 def test_seeds_differ_and_repeat(rows):
-    made = recipe("topk", TASK)
+    made = world_recipe("topk", TASK)
     assert torch.equal(fit(made, rows, seed=3).decoder, fit(made, rows, seed=3).decoder)
     assert not torch.equal(fit(made, rows, seed=3).decoder, fit(made, rows, seed=4).decoder)
 
 
 def test_input_scale_is_folded_into_the_finished_sae(rows):
-    made = alter(recipe("topk", TASK), {"rescale": True})
+    made = alter(world_recipe("topk", TASK), {"rescale": True})
     small, large = fit(made, rows), fit(made, 1024.0 * rows)
     torch.testing.assert_close(small.decoder, large.decoder)
     torch.testing.assert_close(
@@ -176,7 +176,7 @@ def test_input_scale_is_folded_into_the_finished_sae(rows):
 
 
 def test_start_from_data_is_the_signed_principal_directions(rows):
-    made = alter(recipe("topk", TASK), {"start": FromData(2000)})
+    made = alter(world_recipe("topk", TASK), {"start": FromData(2000)})
     sae = Member(made, 0, rows).sae
     shuffled = torch.randperm(len(rows), generator=generator(0, "start", "rows"))
     sample = rows[shuffled[: min(2000, len(rows) // 2)]]
@@ -191,7 +191,7 @@ def test_start_from_data_is_the_signed_principal_directions(rows):
 
 
 def test_two_seeds_never_start_from_the_very_same_rows(rows):
-    made = alter(recipe("topk", TASK), {"start": FromData(10 * len(rows))})
+    made = alter(world_recipe("topk", TASK), {"start": FromData(10 * len(rows))})
     first, again, second = (Member(made, seed, rows).sae.decoder.detach() for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.allclose(first[:24], second[:24], atol=1e-5)
@@ -211,7 +211,7 @@ def test_principal_directions_stop_at_the_width(rows):
 )
 def test_unfit_rows_are_refused(bad, words):
     with pytest.raises(ValueError, match=words):
-        fit(recipe("topk", TASK), bad)
+        fit(world_recipe("topk", TASK), bad)
 
 
 def test_two_directions_are_found_in_a_mixture():
@@ -228,7 +228,7 @@ def test_splitting_parts_a_unit_that_stands_for_two_features():
     """Two features on one unit and another unit idle: the mixture is what gradients alone do not resolve."""
     world = SparseWorld(width=12, units=4, active=1, zipf=0.0, samples=4000)
     atoms, rows = world.dictionary(), world.draw().x
-    made = alter(recipe("topk", Task(12, 4, 1, samples=100, batch=100)), {"k_warmup": None})
+    made = alter(world_recipe("topk", Task(12, 4, 1, samples=100, batch=100)), {"k_warmup": None})
     member = Member(made, 0, rows)
     mixed = torch.nn.functional.normalize(atoms[2] + atoms[3], dim=0)
     with torch.no_grad():
@@ -241,13 +241,13 @@ def test_splitting_parts_a_unit_that_stands_for_two_features():
 
 
 def test_revival_leaves_the_threshold_of_the_batch_alone(rows):
-    made = alter(recipe("batchtopk", TASK), {"sae.revival": Split(8, 0.0, 1.0, 5.0)})
+    made = alter(world_recipe("batchtopk", TASK), {"revival": Split(8, 0.0, 1.0, 5.0)})
     member = advanced(made, rows, 60)
     assert float(member.sae.threshold.min()) == float(member.sae.threshold.max()) > 0
 
 
 def test_splitting_works_when_most_units_are_dead(rows):
-    made = alter(recipe("topk", TASK), {"k_warmup": None})
+    made = alter(world_recipe("topk", TASK), {"k_warmup": None})
     member = Member(made, 0, rows)
     with torch.no_grad():
         member.sae.encoder[:12] = 0
@@ -257,7 +257,7 @@ def test_splitting_works_when_most_units_are_dead(rows):
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_splitting_does_not_depend_on_the_scale_of_the_data(scale, rows):
-    made = alter(recipe("topk", TASK), {"k_warmup": None})
+    made = alter(world_recipe("topk", TASK), {"k_warmup": None})
     atoms = []
     for factor in (1.0, scale):
         member = Member(made, 0, rows * factor)
@@ -271,4 +271,7 @@ def test_splitting_does_not_depend_on_the_scale_of_the_data(scale, rows):
 def test_choices_are_independent(rows):
     """A recipe for TopK takes any other sparsifier: without a k there is nothing to warm up."""
     for sparsifier in (JumpReLU(0.01), ReLU(0.1), BatchTopK(2)):
-        fit(alter(recipe("osae", replace(TASK, samples=500)), {"sae.sparsifier": sparsifier}), rows.double())
+        fit(
+            alter(world_recipe("osae", replace(TASK, samples=500)), {"sae.sparsifier": sparsifier}),
+            rows.double(),
+        )

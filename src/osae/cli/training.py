@@ -60,7 +60,7 @@ def configure_train(sub: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=JSON",
-        help='change a field of the recipe, e.g. lr.peak=0.003 or \'sae.prefix={"kind":"Uniform"}\'',
+        help='change a field of the recipe, e.g. lr.peak=0.003 or \'prefix={"kind":"Uniform"}\'',
     )
     sub.add_argument(
         "--snapshots",
@@ -87,20 +87,22 @@ def _add_log(sub: argparse.ArgumentParser) -> None:
 
 def train(asked: argparse.Namespace) -> int:
     from osae.config import alter, from_json
-    from osae.recipes import recipe
+    from osae.recipes import recipe, world_recipe
     from osae.settings import SETTINGS, setting
     from osae.training import run
 
     names = asked.recipe.split(",")
     if asked.recipe in SETTINGS:
         asked.setting, names = asked.recipe, ["osae-paper"]
-    source, task = _activations(asked) if asked.data or asked.live or asked.setting else _world(asked)
+    on_activations = asked.data or asked.live or asked.setting
+    source, task = _activations(asked) if on_activations else _world(asked)
+    lookup = recipe if on_activations else world_recipe
     changes = {}
     for change in asked.set:
         path, _, value = change.partition("=")
         changes[path] = from_json(json_value(value, change))
     start = asked.start or (setting(asked.setting).start if asked.setting else None)
-    made = tuple(alter(recipe(name, task, start=start), changes) for name in names)
+    made = tuple(alter(lookup(name, task, start=start), changes) for name in names)
     config = run.RunConfig(made, asked.seeds, source, asked.snapshots, asked.checkpoint_seconds)
     run.create(asked.out, config)
     try:
@@ -156,7 +158,7 @@ def _activations(asked: argparse.Namespace) -> "tuple[SourceSpec, Task]":
     if not units or not k or not tokens:
         raise ValueError(f"units={units}, k={k}, tokens={tokens}: give --units, --k and --tokens.")
     groups = known.groups if known else 5
-    return source, Task(width, units, k, tokens, batch=batch, groups=groups, language=True)
+    return source, Task(width, units, k, tokens, batch=batch, groups=groups)
 
 
 def _live(asked: argparse.Namespace, known: "Setting | None", tokens: int | None) -> "tuple[Live, int]":
@@ -250,7 +252,7 @@ def configure_recipes(sub: argparse.ArgumentParser) -> None:
 
 def recipes(asked: argparse.Namespace) -> int:
     from osae.config import to_json
-    from osae.recipes import RECIPES, Task, recipe
+    from osae.recipes import RECIPES, WORLD_RECIPES, Task, recipe, world_recipe
     from osae.settings import SETTINGS
 
     if asked.name in SETTINGS:
@@ -260,8 +262,9 @@ def recipes(asked: argparse.Namespace) -> int:
         print(json.dumps({"recipe": to_json(made), "source": to_json(source)}, indent=2))
         return 0
     if asked.name:
-        example = Task(width=80, units=100, active=5, samples=3_000_000)
-        print(json.dumps(to_json(recipe(asked.name, example)), indent=2))
+        example = Task(width=80, units=100, k=5, samples=3_000_000)
+        lookup = world_recipe if asked.name in WORLD_RECIPES else recipe
+        print(json.dumps(to_json(lookup(asked.name, example)), indent=2))
         return 0
     for name, function in RECIPES.items():
         print(f"{name:18s} {(function.__doc__ or '').splitlines()[0]}")

@@ -13,13 +13,13 @@ from typing import Any
 import joblib
 import torch
 
-from osae import metrics
+from osae import metrics, passes
 from osae.config import alter
 from osae.data.shards import Shards
 from osae.data.source import OnDisk, open_source
 from osae.experiments import lm_claims, lm_figures
 from osae.experiments.claims import ENOUGH_SEEDS
-from osae.experiments.measure import gain_order, interval
+from osae.experiments.measure import interval
 from osae.experiments.published import STITCHING
 from osae.experiments.toy import Progress
 from osae.experiments.trained import Job, train_all
@@ -28,9 +28,9 @@ from osae.recipes import STARTS, Recipe, Task, recipe
 
 METHODS = ("topk", "batchtopk", "matryoshka-fixed", "matryoshka-random", "osae-paper", "osae")
 STITCHED = ("batchtopk", "matryoshka-random", "osae-paper", "osae")
+FROM_NOISE = {"osae": "osae-from-noise"}  # methods with a point of their own there
 SORTED, UNTRAINED = "topk-sorted", "untrained"
 TEST_ROWS = 60_000
-ROWS_AT_ONCE = 8192  # a BatchTopK SAE holds all units' values of so many rows
 TUNING_SEED = 1000  # no table uses it
 MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0)  # shares of training at which SAEs are kept
 MEASURES = ("stability", "orderedness", "stability_of_full", "orderedness_of_full")
@@ -95,7 +95,6 @@ class LMOptions:
             tokens or self.tokens,
             batch=self.batch,
             groups=self.groups,
-            language=True,
         )
 
     def source(self, text: str) -> OnDisk:
@@ -168,7 +167,8 @@ def made(
 ) -> Recipe:
     """The named recipe from a kind of start, at a learning rate."""
     task = options.task(units=units, tokens=tokens)
-    changed = alter(recipe(name, task, start=start), {"lr.peak": rate})
+    chosen = FROM_NOISE.get(name, name) if start == "noise" else name
+    changed = alter(recipe(chosen, task, start=start), {"lr.peak": rate})
     return replace(changed, name=name if units is None else f"{name}-{units}")
 
 
@@ -247,7 +247,7 @@ class Shelf:
         orders = self._orders.setdefault((start, text), {})
         if not orders:
             x = open_source(OnDisk(str(self.options.texts[text].train))).block(0)
-            orders |= {seed: gain_order(sae, x) for seed, sae in saes.items()}
+            orders |= {seed: passes.order_units(sae, x.split(passes.ROWS)) for seed, sae in saes.items()}
         return {seed: sae.reorder(orders[seed]) for seed, sae in saes.items()}
 
 
@@ -388,13 +388,8 @@ def _row(name: str, group: Group, same: Mapping[str, Curve], x: torch.Tensor) ->
     return row
 
 
-@torch.no_grad()
 def _rebuilt(sae: SAE, x: torch.Tensor) -> dict[str, float]:
-    sums = metrics.Reconstruction(sae.config.units)
-    for part in x.split(ROWS_AT_ONCE):
-        rebuilt, code = sae(part)
-        sums.update(part, rebuilt, *code)
-    found = sums.result()
+    found = passes.reconstruct(sae, x.split(passes.ROWS))
     return {
         "explained_variance": found.explained_variance,
         "mse": found.mse,
@@ -429,19 +424,11 @@ def _stitching(shelf: Shelf, progress: Progress) -> list[dict[str, Any]]:
     for count, done in enumerate(train_all(jobs, root, workers=options.jobs), 1):
         name = done.job.recipe.name.removesuffix(f"-{units}")
         progress(count, len(jobs), f"trained {name} with {units} units")
-        result = _stitched(shelf.group(start, text, name)[0], done.sae, x)
+        result = passes.stitch(shelf.group(start, text, name)[0], done.sae, x.split(passes.ROWS))
         shares = {key: getattr(result, key) for key in lm_claims.SHARES}
         about = {"method": name, "paper": STITCHING.get(name), "small": options.units, "large": units}
         found.append(about | shares)
     return sorted(found, key=lambda row: methods.index(row["method"]))
-
-
-@torch.no_grad()
-def _stitched(small: SAE, large: SAE, x: torch.Tensor) -> metrics.StitchingResult:
-    stitching = metrics.Stitching(large.decoder)
-    for part in x.split(ROWS_AT_ONCE):
-        stitching.update(*large.encode(part), part - small(part).reconstruction)
-    return stitching.result()
 
 
 def _about(options: LMOptions) -> dict[str, Any]:

@@ -81,17 +81,3 @@ def against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) -> 
 
 def interval(found: metrics.Interval) -> dict[str, float]:
     return {"mean": found.mean, "std": found.std, "low": found.low, "high": found.high}
-
-
-@torch.no_grad()
-def gain_order(sae: SAE, x: Tensor, *, by: str = "gain") -> Tensor:
-    """The units of any SAE in order of what they do for these samples: by gain, energy or frequency."""
-    activity = metrics.Coactivity(sae.decoder)
-    for part in x.split(8192):
-        code = sae.encode(part)
-        activity.update(code.values, code.units, part - sae.decoder_bias)
-    if by == "gain":
-        return activity.greedy_order()
-    return {"energy": activity.energy, "frequency": activity.frequency}[by]().argsort(
-        descending=True, stable=True
-    )

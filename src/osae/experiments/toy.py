@@ -5,21 +5,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from osae import metrics
+from osae import metrics, passes
 from osae.config import to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments import claims, figures_of, published, world_claims
-from osae.experiments.measure import EVALUATION_ROWS, Truth, gain_order, row
+from osae.experiments.measure import EVALUATION_ROWS, Truth, row
 from osae.experiments.trained import Job, train_all
 from osae.experiments.tuned import tuned
 from osae.model import SAE
-from osae.recipes import RECIPES, Recipe, Task
+from osae.recipes import WORLD_RECIPES, Recipe, Task
 
 SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 25_000, 4_000  # seen in training; table 1: 25 epochs
 LEAST_UNITS = 50  # smaller worlds train as long as one of this size
 SEEDS, QUICK_SEEDS = 10, 2
 PUBLISHED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
 MANY_SEEDS = 5  # for an interval to mean much
+SORTED: tuple[tuple[passes.By, str], ...] = (("energy", "sorted"), ("gain", "sorted-by-gain"))
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Options:
 
     def method_list(self) -> tuple[str, ...]:
         """The recipes asked for, by default all."""
-        return self.methods if self.methods is not None else tuple(RECIPES)
+        return self.methods if self.methods is not None else tuple(WORLD_RECIPES)
 
     @property
     def conclusive(self) -> bool:
@@ -117,10 +118,9 @@ def add_sorted(saes: Mapping[str, dict[int, SAE]], world: SparseWorld) -> dict[s
         result[name] = group
         if name.startswith("topk"):
             x = world.draw("train").x
-            for by, label in (("energy", "sorted"), ("gain", "sorted-by-gain")):
-                result[f"{name}-{label}"] = {
-                    s: sae.reorder(gain_order(sae, x, by=by)) for s, sae in group.items()
-                }
+            for by, label in SORTED:
+                orders = {s: passes.order_units(sae, x.split(passes.ROWS), by=by) for s, sae in group.items()}
+                result[f"{name}-{label}"] = {s: sae.reorder(orders[s]) for s, sae in group.items()}
     return result
 
 

@@ -13,8 +13,8 @@ from importlib.resources import files
 from typing import Any
 
 from osae.config import alter, from_json
-from osae.model import Split
-from osae.recipes import Recipe, Task, recipe
+from osae.recipes import Recipe, Task, world_recipe
+from osae.revival import Split
 
 RATES = (3e-3, 1e-2)
 SHARES = (0.35, 0.5)
@@ -26,7 +26,7 @@ def grid(name: str) -> list[dict[str, Any]]:
         return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.1, 0.2, 0.4, 0.8)})
     if name == "osae-paper":
         return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sweep.burn_in": (0.5, 0.7)})
-    return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "sae.revival": (None, Split(20))})
+    return _product({"lr.peak": RATES, "k_warmup.share": SHARES, "revival": (None, Split(20))})
 
 
 def _product(axes: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def _product(axes: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 def tuned(name: str, task: Task) -> Recipe:
     """The named recipe with the changes that won its trials."""
-    return alter(recipe(name, task), from_json(record()["chosen"].get(name, {})))
+    return alter(world_recipe(name, task), from_json(record()["chosen"].get(name, {})))
 
 
 @cache

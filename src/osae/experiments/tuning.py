@@ -14,7 +14,7 @@ from osae.experiments.trained import Job, train_all
 from osae.experiments.tuned import grid
 from osae.files import atomic_write
 from osae.model import SAE
-from osae.recipes import recipe
+from osae.recipes import world_recipe
 
 SEED = 1000  # no table uses it
 SAMPLES_PER_UNIT = 30_000  # somewhat longer than the trainings of the tables
@@ -31,7 +31,7 @@ def tuning(options: Options, progress: Progress) -> dict[str, Any]:
     jobs, changes = [], {}
     for name in options.method_list():
         for number, change in enumerate(grid(name)):
-            trial = alter(recipe(name, task), change)
+            trial = alter(world_recipe(name, task), change)
             trial = replace(trial, name=f"{name}-trial{number}")
             jobs.append(Job(trial, SEED, world))
             changes[trial.name] = (name, change)

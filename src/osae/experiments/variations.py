@@ -14,9 +14,10 @@ from osae.experiments.measure import EVALUATION_ROWS, interval
 from osae.experiments.toy import Options, Progress, chance, measure_rows, train_saes
 from osae.experiments.trained import Job, train_all
 from osae.experiments.tuned import tuned
-from osae.model import SAE, AuxK, SAEConfig
+from osae.model import SAE, SAEConfig
 from osae.prefix import Boundaries, Full, Geometric, Mixed, Piecewise, RandomBoundaries, Uniform, Zipf
-from osae.recipes import Recipe, Task, group_ends, recipe
+from osae.recipes import Recipe, Task, group_ends, world_recipe
+from osae.revival import AuxK
 from osae.schedule import LearningRate, Resort, Sweep
 from osae.sparsify import Linear
 
@@ -86,7 +87,7 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
     """The appendix's methods at its settings, and ours at ours, for fewer steps."""
     task = Task(world.width, world.units, world.active, samples=steps * 500)
     ours = replace(task, samples=int(steps * OUR_ZIPF_STEPS) * 500)
-    as_paper = {"lr": LearningRate(1e-4), "k_warmup": None, "sae.revival": None}
+    as_paper = {"lr": LearningRate(1e-4), "k_warmup": None, "revival": None}
     weights = Zipf(world.zipf)
     at_ends = group_ends(world.units, 8)
     masses = tuple(float(end) ** -world.zipf for end in at_ends)
@@ -96,12 +97,12 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
         "matryoshka-random": RandomBoundaries(weights, 4),
         "osae-paper": weights,
     }
-    plain = alter(recipe("vanilla", task), {**as_paper, "sae.sparsifier.l1": 0.01})
+    plain = alter(world_recipe("vanilla", task), {**as_paper, "sae.sparsifier.l1": 0.01})
     settings = [
-        alter(recipe(name, task), {**as_paper, "sweep": None, "sae.prefix": prefix})
+        alter(world_recipe(name, task), {**as_paper, "sweep": None, "prefix": prefix})
         for name, prefix in prefixes.items()
     ]
-    return [plain, *settings, replace(recipe("topk", ours), name=OUR_TOPK), recipe("osae", ours)]
+    return [plain, *settings, replace(world_recipe("topk", ours), name=OUR_TOPK), world_recipe("osae", ours)]
 
 
 def ablate(options: Options, progress: Progress) -> dict[str, Any]:
@@ -140,23 +141,23 @@ def _changed(
 
 def ablations(task: Task) -> list[Recipe]:
     """The recipe `osae` and its neighbours, named by what differs."""
-    base = recipe("osae", task)
+    base = world_recipe("osae", task)
     changes: dict[str, dict[str, Any]] = {
         "osae": {},
         "no sorting": {"resort": None},
         "sorted at the end only": {"resort": Resort(1)},
         "no warm-up of k": {"k_warmup": None},
         "warm-up of k from all units": {"k_warmup.start": None},
-        "no splitting": {"sae.revival": None},
-        "AuxK for splitting": {"sae.revival": AuxK(4 * task.active, 1 / 8)},
+        "no splitting": {"revival": None},
+        "AuxK for splitting": {"revival": AuxK(4 * task.k, 1 / 8)},
         "unit sweeping": {"sweep": Sweep(0.7, 1.0)},
         "unit sweeping, no sorting": {"sweep": Sweep(0.7, 1.0), "resort": None},
-        "prefix uniform": {"sae.prefix": Uniform()},
-        "prefix half on the whole": {"sae.prefix": Mixed(Uniform(), 0.5)},
-        "prefix all on the whole": {"sae.prefix": Full()},
-        "prefix Zipf 1": {"sae.prefix": Zipf(1.0)},
-        "prefix geometric": {"sae.prefix": Geometric(0.97)},
-        "prefix piecewise": {"sae.prefix": Piecewise(group_ends(task.units, task.groups))},
+        "prefix uniform": {"prefix": Uniform()},
+        "prefix half on the whole": {"prefix": Mixed(Uniform(), 0.5)},
+        "prefix all on the whole": {"prefix": Full()},
+        "prefix Zipf 1": {"prefix": Zipf(1.0)},
+        "prefix geometric": {"prefix": Geometric(0.97)},
+        "prefix piecewise": {"prefix": Piecewise(group_ends(task.units, task.groups))},
     }
     return [replace(alter(base, change), name=name) for name, change in changes.items()]
 
@@ -179,7 +180,7 @@ def energy(options: Options, progress: Progress) -> dict[str, Any]:
     world = SparseWorld(40, units, 2, zipf=1.0, samples=50_000, strengths=strengths)
     world = replace(world, **options.world)
     options = replace(options, seeds=options.seeds or (2 if options.quick else FEW_SEEDS))
-    recipes = [recipe(name, options.task(world)) for name in ("topk", "osae-paper", "osae")]
+    recipes = [world_recipe(name, options.task(world)) for name in ("topk", "osae-paper", "osae")]
     saes, seconds = train_saes(world, recipes, options, progress)
     rows = measure_rows(saes, seconds, world)
     samples = world.draw("test", EVALUATION_ROWS)
@@ -241,8 +242,9 @@ def pca(options: Options, progress: Progress) -> dict[str, Any]:
 
 def pca_recipe(world: PCAWorld, name: str, prefix: Uniform | Full) -> Recipe:
     """A linear autoencoder under a prefix distribution."""
-    sae = SAEConfig(world.width, world.units, Linear(), prefix, encoder_bias=False, decoder_bias=False)
-    return Recipe(name, sae, samples=30 * world.samples, batch=500, lr=LearningRate(2e-2, decay=0.8))
+    sae = SAEConfig(world.width, world.units, Linear(), encoder_bias=False, decoder_bias=False)
+    rate = LearningRate(2e-2, decay=0.8)
+    return Recipe(name, sae, samples=30 * world.samples, batch=500, lr=rate, prefix=prefix)
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ FORMATS = tuple(
     for peer in (own, llamascopium, saelens, bartbussmann, openai, sparsify, dictionary_learning, gemma_scope)
 )
 EXPORTERS: dict[str, Callable[[SAE, Origin], Files]] = {
-    peer.NAME: peer.exported for peer in (saelens, dictionary_learning, sparsify)
+    peer.NAME: peer.export for peer in (saelens, dictionary_learning, sparsify)
 }
 TARGETS = (*EXPORTERS, own.NAME)
 

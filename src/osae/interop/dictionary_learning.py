@@ -14,7 +14,6 @@ from osae.interop.export import Files, Origin, check_thresholds, collect_tensors
 from osae.interop.found import Found, count, inside, number
 from osae.interop.parts import Matrices, Parts, gated, scaled
 from osae.model import SAE
-from osae.prefix import Boundaries
 from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, Sparsifier, TopK
 
 NAME = "dictionary_learning"
@@ -75,7 +74,8 @@ def _plain(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
     if "group_sizes" not in found:
         return Matrices(decoder, encoder, "it is none of the dictionary classes that are known here.")
     parts = Parts(encoder, decoder, encoder_bias, bias, TopK(_k(found, trainer)))
-    return replace(_by_threshold(parts, found), prefix=Boundaries(_ends(found, len(decoder))))
+    ends = ", ".join(map(str, _ends(found, len(decoder))))
+    return _by_threshold(parts, found).with_note(f"a Matryoshka SAE whose groups end at {ends} units.")
 
 
 def _by_threshold(parts: Parts, found: Found) -> Parts:

@@ -7,8 +7,7 @@ from typing import get_args
 from osae.config import from_json
 from osae.interop.found import SHOWN, Found
 from osae.interop.parts import assemble
-from osae.model import SAE, SCHEMA, Revival, SAEConfig
-from osae.prefix import PrefixWeights
+from osae.model import SAE, SCHEMA, SAEConfig
 from osae.sparsify import Sparsifier
 
 NAME = "osae"
@@ -16,8 +15,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("width", "units"), (int,)),
     **dict.fromkeys(("tied", "encoder_bias", "decoder_bias"), (bool,)),
     "sparsifier": get_args(Sparsifier),
-    "prefix": get_args(PrefixWeights),
-    "revival": get_args(Revival),
 }
 
 

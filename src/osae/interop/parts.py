@@ -11,11 +11,9 @@ from torch import Tensor
 
 from osae.interop.found import finite
 from osae.model import SAE, SAEConfig
-from osae.prefix import Full, PrefixWeights
 from osae.sparsify import JumpReLU, Sparsifier, TopK
 
 UNIT = 1e-5  # an atom's norm may be this far from one and is left alone
-_PLAIN = Full()
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,6 @@ class Parts:
     decoder_bias: Tensor
     sparsifier: Sparsifier
     threshold: Tensor | None = None
-    prefix: PrefixWeights = _PLAIN
     pre_bias: bool = True
     ranks_by_norm: bool = False
     notes: tuple[str, ...] = ()
@@ -96,7 +93,7 @@ def folded(parts: Parts) -> tuple[SAE, list[str]]:
     parts = _unit_atoms(parts if parts.pre_bias else _with_pre_bias(parts))
     units, width = parts.decoder.shape
     threshold = torch.zeros(units) if parts.threshold is None else parts.threshold.clamp(min=0)
-    config = SAEConfig(width, units, parts.sparsifier, prefix=parts.prefix)
+    config = SAEConfig(width, units, parts.sparsifier)
     state = {
         "decoder": parts.decoder,
         "encoder": parts.encoder,

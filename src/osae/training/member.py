@@ -6,18 +6,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from osae import metrics
-from osae.model import SAE, AuxK, Resample, Split
+from osae import passes
+from osae.model import SAE
 from osae.objective import Terms, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.recipes import Recipe
+from osae.revival import AuxK, Resample, Split
 from osae.schedule import active_units, evenly, frozen_units, learning_rate, placed_units
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
 from osae.training.revive import revive
 from osae.training.start import start_sae
 
-MEASURE_ROWS = 8192  # rows encoded at a time when nothing is trained
 REVIVAL_ROWS = 50_000  # rows among which badly explained ones are sought
 REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
 BLOCK = 2**18  # numbers of the decoder at a time: a block stays in cache from one operation to the next
@@ -49,12 +49,12 @@ class Member:
         self.k_at = active_units(recipe.k_warmup if k else None, k or units, units, steps)
         self.frozen_at = frozen_units(recipe.sweep, units, steps)
         self.placed_at = placed_units(recipe.sweep, units, steps)
-        resort, revival = recipe.resort, recipe.sae.revival
+        resort, revival = recipe.resort, recipe.revival
         self._resorts: tuple[int, ...] = evenly(resort.times, resort.until, steps) if resort else ()
         self._revivals: tuple[int, ...] = ()
         if isinstance(revival, Resample | Split):
             self._revivals = evenly(revival.times, revival.until, steps, revival.since)
-        spec = recipe.sae.prefix
+        spec = recipe.prefix
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._drawn = isinstance(spec, RandomBoundaries | Sampled)
         self._weights = prefix_weights(spec, units, generator(seed, "prefix")).to(self.device)
@@ -77,9 +77,11 @@ class Member:
         weights = self._weights
         if self._drawn:
             weights = prefix_weights(
-                self.recipe.sae.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
+                self.recipe.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
             ).to(self.device)
-        return objective(self.sae, x * self.scale, k=self.k_at(step), weights=weights, dead=self.dead(step))
+        aux = self.recipe.revival if isinstance(self.recipe.revival, AuxK) else None
+        x = x * self.scale
+        return objective(self.sae, x, k=self.k_at(step), weights=weights, dead=self.dead(step), aux=aux)
 
     def descend(self, terms: Terms, step: int) -> None:
         """The optimizer step that these terms ask for, and the counters."""
@@ -90,7 +92,7 @@ class Member:
 
     def dead(self, step: int) -> Tensor | None:
         """Which units have been silent for too long; None if the recipe does not ask."""
-        revival = self.recipe.sae.revival
+        revival = self.recipe.revival
         if not isinstance(revival, AuxK | Resample):
             return None
         return (step - self.last_fired) * self.recipe.batch > revival.dead_after
@@ -143,12 +145,9 @@ class Member:
     @torch.no_grad()
     def resort(self, rows: Tensor, done: int) -> None:
         """Units that have no place yet stand in order of their gain, with all that belongs to them."""
-        activity, bias = metrics.Coactivity(self.sae.decoder.cpu()), self.sae.decoder_bias.cpu()
-        for part in rows.split(MEASURE_ROWS):
-            part = part * self.scale
-            code = self.sae.encode(part.to(self.device), k=self.k_at(done - 1))
-            activity.update(code.values.cpu(), code.units.cpu(), part - bias)
-        order, placed = activity.greedy_order(), self.placed_at(done - 1)
+        batches = (part * self.scale for part in rows.split(passes.ROWS))
+        order = passes.order_units(self.sae, batches, k=self.k_at(done - 1))
+        placed = self.placed_at(done - 1)
         order = torch.cat([torch.arange(placed), order[order >= placed]]).to(self.device)
         for tensor in self.unit_tensors():
             tensor.copy_(tensor[order])

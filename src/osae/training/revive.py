@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from osae.model import Resample, Split
+from osae.revival import Resample, Split
 from osae.seeds import generator
 from osae.sparsify import JumpReLU
 
@@ -29,7 +29,7 @@ def revive(member: "Member", rows: Tensor, done: int) -> None:
     placed = member.placed_at(done - 1)
     code = member.sae.encode(rows, k=member.k_at(done - 1))
     residual = rows - member.sae.decode(code)
-    match member.recipe.sae.revival:
+    match member.recipe.revival:
         case Resample():
             _resample(member, residual, placed, done)
         case Split(weak=weak):

@@ -1,0 +1,77 @@
+"""Passes over rows: what SAEs do on activations, batch by batch.
+
+Training, studies and experiments read activations through these functions. Batches are matrices of rows on
+the CPU; an SAE may be on any device. Nothing is trained here, and nothing is changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from osae import metrics
+from osae.model import SAE
+from osae.sparsify import Code
+
+ROWS = 8192  # encoded at a time, where rows are in memory
+
+Key = TypeVar("Key")
+By = Literal["gain", "energy", "frequency"]
+ORDERS: tuple[By, ...] = ("gain", "energy", "frequency")
+
+
+def encode(sae: SAE, x: Float[Tensor, "B d"], *, k: int | None = None) -> Code:
+    """Return the code of the rows, on the CPU."""
+    code = sae.encode(x.to(sae.decoder.device), k=k)
+    return Code(code.values.cpu(), code.units.cpu())
+
+
+@torch.no_grad()
+def encode_batches(
+    saes: Mapping[Key, SAE], batches: Iterable[Float[Tensor, "B d"]]
+) -> Iterator[tuple[Float[Tensor, "B d"], dict[Key, Code]]]:
+    """Yield each batch with the code that every SAE gives to it."""
+    for x in batches:
+        yield x, {key: encode(sae, x) for key, sae in saes.items()}
+
+
+@torch.no_grad()
+def order_units(
+    sae: SAE, batches: Iterable[Float[Tensor, "B d"]], *, by: By = "gain", k: int | None = None
+) -> Int[Tensor, "K"]:
+    """Return the units in the order that the rows give; ties keep the order they have.
+
+    "gain": next comes the unit that lowers the error most after those before it; "energy": what each explains
+    on its own; "frequency": how often it fires. `k` selects as in training, with that many active units.
+    """
+    if by not in ORDERS:
+        raise ValueError(f"by={by!r}: give one of {', '.join(ORDERS)}.")
+    decoder, bias = sae.decoder.cpu(), sae.decoder_bias.cpu()
+    # coactivity costs time and memory that only the gain needs
+    activity = metrics.Coactivity(decoder) if by == "gain" else metrics.UnitActivity(decoder)
+    for x in batches:
+        activity.update(*encode(sae, x, k=k), x - bias)
+    if isinstance(activity, metrics.Coactivity):
+        return activity.greedy_order()
+    score = activity.energy() if by == "energy" else activity.frequency()
+    return score.argsort(descending=True, stable=True)
+
+
+@torch.no_grad()
+def reconstruct(sae: SAE, batches: Iterable[Float[Tensor, "B d"]]) -> metrics.ReconstructionResult:
+    """Return how well the SAE reconstructs the rows."""
+    sums = metrics.Reconstruction(sae.config.units)
+    for x, codes in encode_batches({0: sae}, batches):
+        sums.update(x, sae.decode(codes[0]), *codes[0])
+    return sums.result()
+
+
+@torch.no_grad()
+def stitch(small: SAE, large: SAE, batches: Iterable[Float[Tensor, "B d"]]) -> metrics.StitchingResult:
+    """Return what each unit of the large SAE does to the error of the small one."""
+    sums = metrics.Stitching(large.decoder)
+    for x in batches:
+        sums.update(*encode(large, x), x - small(x).reconstruction)
+    return sums.result()

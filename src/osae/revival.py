@@ -1,0 +1,50 @@
+"""What to do about units that have stopped firing, as data; `osae.training.revive` does it."""
+
+from dataclasses import dataclass
+
+from osae.config import variant
+
+
+@variant
+@dataclass(frozen=True)
+class AuxK:
+    """Dead units also explain the residual, `k` at a time, weighted by `coefficient`.
+
+    A unit is dead when it has not fired for `dead_after` samples.
+    """
+
+    k: int
+    coefficient: float = 1 / 32
+    dead_after: int = 50_000
+
+
+@variant
+@dataclass(frozen=True)
+class Resample:
+    """Dead units restart from badly explained samples, `times` times between two shares of training.
+
+    A unit is dead when it has not fired for `dead_after` samples.
+    """
+
+    times: int
+    since: float = 0.0
+    until: float = 0.5
+    dead_after: int = 50_000
+
+
+@variant
+@dataclass(frozen=True)
+class Split:
+    """Spare units take over half of those that explain worst, `times` times between two shares of training.
+
+    A unit is spare when the mean square of its value is below `weak` times the median unit's. A unit that
+    stands for two features at once leaves a large error wherever it fires, and no gradient separates them.
+    """
+
+    times: int
+    since: float = 0.35
+    until: float = 0.85
+    weak: float = 0.1
+
+
+Revival = AuxK | Resample | Split | None
