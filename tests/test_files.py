@@ -1,14 +1,21 @@
-"""Files are whole or absent, and as readable as any other."""
+"""Files are whole or absent, and as readable as any other; links, pipes and devices stay what they are."""
 
 import os
+import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from osae.files import atomic_write, is_part
+from osae.files import atomic_write, file_sha256, is_part
+
+
+def write(path, text):
+    with atomic_write(path) as beside:
+        beside.write_text(text)
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
@@ -30,7 +37,7 @@ def test_every_file_has_the_mode_that_an_open_file_gets(tmp_path):
 
 def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
     script = (
-        "import os, sys\nfrom osae.files import written\n"
+        "import os, sys\nfrom osae.files import atomic_write\n"
         "with atomic_write(sys.argv[1]) as part:\n part.write_text('half'); part.with_name('.tmp').touch()\n"
         " os.kill(os.getpid(), 9)"
     )
@@ -38,6 +45,92 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
     subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     (left,) = tmp_path.iterdir()
     assert is_part(left)
-    with atomic_write(path) as beside:
-        beside.write_text("whole")
+    write(path, "whole")
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_the_file_it_points_to_is_replaced(exists, tmp_path):
+    (tmp_path / "far").mkdir()
+    target, link, second = tmp_path / "far" / "a.txt", tmp_path / "link", tmp_path / "second"
+    if exists:
+        target.write_text("old")
+    link.symlink_to("far/a.txt")  # relative to the link's own folder
+    second.symlink_to(link)
+    write(second, "new")
+    assert target.read_text() == "new"
+    assert link.is_symlink()
+    assert second.is_symlink()
+    assert os.listdir(tmp_path / "far") == ["a.txt"]
+
+
+def test_a_failed_write_through_a_link_leaves_what_was_there(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "link").symlink_to("a.txt")
+    with pytest.raises(ZeroDivisionError), atomic_write(tmp_path / "link") as beside:
+        beside.write_text(str(1 / 0))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_a_loop_of_links_is_refused(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(ValueError, match="loop of symbolic links"):
+        write(tmp_path / "a", "lost")
+
+
+def test_a_pipe_receives_the_content_and_stays_a_pipe(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    with atomic_write(pipe) as beside:  # safetensors cannot write to a pipe by itself
+        save_file({"x": torch.zeros(2)}, beside)
+    reader.join(10)
+    with atomic_write(tmp_path / "file") as beside:
+        save_file({"x": torch.zeros(2)}, beside)
+    assert read == [(tmp_path / "file").read_bytes()]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_character_device_is_written_to_and_stays(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/null")
+    for path in ("/dev/null", tmp_path / "link"):
+        write(path, "lost")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+@pytest.mark.parametrize("into", ["pipe", "file"])
+def test_standard_output_gets_the_content_in_the_order_of_printing(into, path, tmp_path):
+    script = (
+        "import sys\nfrom osae.files import atomic_write\nprint('before')\n"
+        "with atomic_write(sys.argv[1]) as part:\n part.write_text('content\\n')\n"
+        "print('after')"
+    )
+    with open(tmp_path / "out", "wb") as file:
+        ran = subprocess.run(
+            [sys.executable, "-c", script, path],
+            stdout=file if into == "file" else subprocess.PIPE,
+            check=True,
+        )
+    said = (tmp_path / "out").read_text() if into == "file" else ran.stdout.decode()
+    assert said == "before\ncontent\nafter\n"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_folders_sockets_and_block_devices_are_refused_before_anything_is_written(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="is a folder"):
+        write(tmp_path, "lost")
+    (tmp_path / "disk").touch()
+    monkeypatch.setattr(stat, "S_ISBLK", lambda mode: True)  # only root can make one
+    with pytest.raises(ValueError, match="is a block device, which is not written to"):
+        write(tmp_path / "disk", "lost")
+    assert os.listdir(tmp_path) == ["disk"]
+
+
+def test_the_digest_is_that_of_the_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,4 +1,7 @@
-"""Where tensors live and computations run."""
+"""Where tensors are kept and computations run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,5 +17,18 @@ def choose_device(device: str) -> str:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"the device {device!r} cannot be used here: {reason}") from error
+        raise ValueError(
+            f"device={device!r} cannot be used here, give 'cpu' or 'auto' instead: {reason}"
+        ) from error
     return device
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Run torch in a single thread: on small tensors, synchronizing threads takes longer than the work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,22 +1,51 @@
-"""Files that are whole or absent."""
+"""Files that are written whole or not at all, and their digests."""
 
 import glob
 import hashlib
 import os
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+_LINKS = 40  # followed in a row before they count as a loop
 
 
 @contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
-    """A path to write to, in a folder of its own; it takes the place of `path` once the block ends well.
+    """Yield a path to write to; the file replaces `path` once the block ends without an error.
 
-    What else a writer puts into that folder, such as a temporary file of its own, goes with it.
+    The yielded path is in a folder of its own, which is removed with anything else that a writer leaves
+    there. A symbolic link stays, and the file that it points to is replaced. Pipes, terminals and the like
+    (`/dev/stdout`, `/dev/null`) are not replaced: they receive the content when the block ends.
     """
-    path = Path(path)
-    _clear(path)
+    target = _follow_links(Path(path))
+    if _is_stream(target):
+        with _deliver(target) as beside:
+            yield beside
+    else:
+        with _replace(target) as beside:
+            yield beside
+
+
+def is_part(path: Path) -> bool:
+    """Return whether this is an unfinished file, which a writer is at work on or left when it was killed."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
+def file_sha256(path: Path | str) -> str:
+    """Return the SHA-256 digest of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _replace(path: Path) -> Iterator[Path]:
+    _remove_leftovers(path)
     folder = path.with_name(f".{path.name}.{os.getpid()}.part")
     beside, whole = folder / path.name, path.with_name(f".{path.name}.{os.getpid()}.whole.part")
     try:
@@ -24,27 +53,76 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
         beside.touch()
         mode = beside.stat().st_mode
         yield beside
-        os.chmod(beside, mode)  # some writers put a file of their own in its place, for the owner's eyes only
+        os.chmod(beside, mode)  # some writers replace the file by their own, which only its owner may read
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
         os.rename(beside, whole)
-        shutil.rmtree(folder)  # first: killed at any moment, what is left is cleared when `path` is written
+        shutil.rmtree(folder)  # first: whenever the process is killed, the next writer of `path` cleans up
         os.replace(whole, path)
     finally:
         _remove(folder)
         _remove(whole)
 
 
-def is_part(path: Path) -> bool:
-    """Whether this is what a writer has begun, or has left when it was killed."""
-    return path.name.startswith(".") and path.name.endswith(".part")
+@contextmanager
+def _deliver(stream: Path) -> Iterator[Path]:
+    """Yield a path to write to; send its content to the stream once the block ends without an error."""
+    with tempfile.TemporaryDirectory(prefix="osae-") as folder:
+        beside = Path(folder) / stream.name
+        beside.touch()
+        yield beside
+        with open(beside, "rb") as content, _open_stream(stream) as receiver:
+            shutil.copyfileobj(content, receiver)
 
 
-def _clear(path: Path) -> None:
-    """What a writer that was killed has left beside `path` goes."""
+def _open_stream(stream: Path) -> BinaryIO:
+    """Open a stream for writing; one of our own open files is shared, so that its position moves on."""
+    if not _is_own_descriptor(stream):
+        return open(os.open(stream, os.O_WRONLY), "wb")
+    sys.stdout.flush()  # what was printed before comes first
+    sys.stderr.flush()
+    return open(int(stream.name), "wb", closefd=False)
+
+
+def _follow_links(path: Path) -> Path:
+    """Return the file that a chain of links points to, whether it exists or not.
+
+    The chain ends at one of our own open files: /dev/stdout is such a link, and may lead on to a file that
+    the shell has opened for us, which must not be replaced.
+    """
+    for _ in range(_LINKS):
+        if _is_own_descriptor(path) or not path.is_symlink():
+            return path
+        path = path.parent / os.readlink(path)
+    raise ValueError(f"{path} is a loop of symbolic links: give the name of a file.")
+
+
+def _is_own_descriptor(path: Path) -> bool:
+    """Return whether the path is one of this process's open files by number, such as /dev/fd/3."""
+    return path.name.isdigit() and path.parent.resolve() == Path(f"/proc/{os.getpid()}/fd")
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether the path is written to rather than replaced; raise `ValueError` if neither is right."""
+    if _is_own_descriptor(path):
+        return True
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is a folder: give the name of a file.")
+    if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
+        kind = "block device" if stat.S_ISBLK(mode) else "socket"
+        raise ValueError(f"{path} is a {kind}, which is not written to: give the name of a file.")
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed writers of `path` have left beside it."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
-        if pid.isdigit() and not _alive(int(pid)):
+        if pid.isdigit() and not _is_alive(int(pid)):
             _remove(left)
 
 
@@ -55,17 +133,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # somebody else's
+    except OSError:  # it belongs to another user
         return True
     return True
-
-
-def file_sha256(path: Path | str) -> str:
-    """Return the SHA-256 digest of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -233,10 +233,13 @@ def test_a_plan_that_makes_no_sense_is_refused(changes, words, spec):
 def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     empty = TextFiles((str(tmp_path / "empty.txt"),))
+    (tmp_path / "short.txt").write_text("w1")
+    short = TextFiles((str(tmp_path / "short.txt"),))
     for changes, words in (
         ({"context": 65}, "at most 64 tokens"),
         ({"context": 1, "skip": 0, "bos": "yes"}, "no room beside the BOS"),
-        ({"text": empty}, "too few tokens"),
+        ({"text": empty}, "nothing but white space"),
+        ({"text": short}, "too few tokens"),
         ({"layer": 9}, "give 0 to 3"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -247,6 +250,33 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
     (tmp_path / "new.txt").write_text("w1 new1 new8")
     with pytest.raises(ValueError, match="gives the id 70"):
         build_contexts(replace(spec, text=TextFiles((str(tmp_path / "new.txt"),))), lm)
+
+
+def test_layer_and_text_are_checked_before_any_weights_are_loaded(folder, spec, tmp_path):
+    (tmp_path / "model").mkdir()
+    shutil.copy(folder / "llama" / "config.json", tmp_path / "model")
+    spec = replace(spec, model=str(tmp_path / "model"))
+    with pytest.raises(ValueError, match="layer=99: the model has 3 blocks, give 0 to 3"):
+        harvest(replace(spec, layer=99), tmp_path / "a", device="cpu")
+    (tmp_path / "blank.txt").write_text(" \n \n")
+    with pytest.raises(ValueError, match="nothing but white space"):
+        harvest(replace(spec, text=TextFiles((str(tmp_path / "blank.txt"),))), tmp_path / "a", device="cpu")
+    with pytest.raises(ValueError, match="cannot be opened"):
+        harvest(spec, tmp_path / "a", device="cpu")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["00001.safetensors", "contexts.safetensors"])
+def test_a_damaged_file_is_named_and_comes_back_once_deleted(name, spec, tmp_path):
+    harvest(spec, tmp_path / "a", device="cpu")
+    before = files_of(tmp_path / "a")
+    (tmp_path / "a" / "manifest.json").unlink()
+    (tmp_path / "a" / name).write_bytes(before[name][:100])
+    with pytest.raises(ValueError, match=rf"{name} is damaged .*: delete it and run the same command again"):
+        harvest(spec, tmp_path / "a", device="cpu")
+    (tmp_path / "a" / name).unlink()
+    harvest(spec, tmp_path / "a", device="cpu")
+    assert files_of(tmp_path / "a") == before
 
 
 @pytest.mark.parametrize(
@@ -431,7 +461,7 @@ def test_a_full_disk_stops_in_one_line_keeps_what_there_is_and_goes_on_with_more
     error = [line for line in said.splitlines() if line.startswith("osae: ")]
     assert len(error) == 1
     assert "no room for another shard" in error[0]
-    assert "the same command goes on" in error[0]
+    assert "run the same command again to resume" in error[0]
     assert "Traceback" not in said
     forks.shell(f"cp -r {out} {tmp_path / 'part'}")
     part = Shards(tmp_path / "part")

@@ -123,13 +123,13 @@ def test_nan_is_found_where_it_is(tmp_path):
         ({"kind": "run"}, "not a manifest of activations"),
         ({"width": 0}, "width 0"),
         ({"rows": True}, "rows True"),
-        ({"rows": 10}, "says 10 rows, and its shards hold 9"),
+        ({"rows": 10}, "says 10 rows, but its shards hold 9"),
         ({"dtype": "int8"}, "dtype 'int8'"),
         ({"shards": []}, "lists no shards"),
         ({"shards": ["a"]}, "lists the shard a"),
-        ({"shards": [{"file": "../x.safetensors", "rows": 9}]}, "give file name and rows"),
+        ({"shards": [{"file": "../x.safetensors", "rows": 9}]}, "file name and rows are needed"),
         ({"shards": [{"file": "x.safetensors", "rows": 9}]}, "x.safetensors is missing"),
-        ({"width": 6}, "holds .9, 5., and manifest.json says .9, 6."),
+        ({"width": 6}, "holds .9, 5., but manifest.json says .9, 6."),
     ],
 )
 def test_a_wrong_manifest_is_refused(tmp_path, change, message):
@@ -191,3 +191,20 @@ def test_wrong_blocks_and_ranges_are_refused(tmp_path, monkeypatch):
             shards.read(start, stop)
     with pytest.raises(ValueError, match="size=0"):
         next(shards.batches(0))
+
+
+def test_numpy_arrays_are_written_as_tensors_are(tmp_path):
+    x = rows(7)
+    tensors = write_shards(tmp_path / "a", [x[:3], {"activations": x[3:]}], rows_per_shard=4)
+    arrays = write_shards(tmp_path / "b", [x[:3].numpy(), {"activations": x[3:].numpy()}], rows_per_shard=4)
+    assert [shard.sha256 for shard in arrays.shards] == [shard.sha256 for shard in tensors.shards]
+
+
+def test_files_that_are_no_matrix_are_refused(tmp_path):
+    save_file({"activations": torch.tensor(1.0)}, tmp_path / "a.safetensors")
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-5, 16), }"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    np.save(tmp_path / "b.npy", np.float32(3))
+    for name in ("a.safetensors", "a.npy", "b.npy"):
+        with pytest.raises(ValueError, match=name):
+            Shards(tmp_path / name)

@@ -11,7 +11,7 @@ import torch
 from osae.config import from_json, to_json
 from osae.data.harvest import Harvest, harvest
 from osae.data.shards import Shards, write_shards
-from osae.data.source import Live, LiveRows, OnDisk, Rows, ShardRows, Source, open_source
+from osae.data.source import Live, LiveRows, MemoryRows, OnDisk, ShardRows, Source, open_source
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
 from tests.data.tiny import documents, saved_model, saved_text
@@ -128,7 +128,7 @@ def test_what_a_specification_names_is_opened(shards, spec):
     assert isinstance(open_source(kept), ShardRows)
     assert isinstance(open_source(OnDisk(str(shards.path))), ShardRows)
     assert isinstance(open_source(Live(spec), "cpu"), LiveRows)
-    assert isinstance(open_source(SparseWorld(width=4, units=4, active=1, samples=50)), Rows)
+    assert isinstance(open_source(SparseWorld(width=4, units=4, active=1, samples=50)), MemoryRows)
     assert [from_json(to_json(each)) for each in (kept, Live(spec))] == [kept, Live(spec)]
     with pytest.raises(ValueError, match="other activations"):
         open_source(replace(kept, sha256="0" * 64))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osae.config import from_json, to_json
-from osae.data.text import HubText, TextFiles
+from osae.data.text import HubText, TextFiles, check_readable
 
 TEXTS = [
     f"Text {number}: schöne Grüße,\n\tline two \u2028 and more{' and more' * number}." for number in range(45)
@@ -57,7 +57,7 @@ def test_a_column_of_parquet_is_read_and_empty_places_are_passed_over(tmp_path):
     table = pyarrow.table({"text": [*TEXTS, None, ""], "other": list(range(47))})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=10)
     assert read(tmp_path / "a.parquet") == TEXTS
-    with pytest.raises(ValueError, match=r"no column 'body'; there is text, other"):
+    with pytest.raises(ValueError, match=r"no column 'body'; it has text, other"):
         read(tmp_path / "a.parquet", field="body")
     with pytest.raises(ValueError, match="no text under 'other'"):
         read(tmp_path / "a.parquet", field="other")
@@ -90,7 +90,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, ending):
 
 
 def test_a_folder_is_said_to_be_one(tmp_path):
-    with pytest.raises(ValueError, match=r"is a folder, no file: give a pattern such as .*/\*\.txt"):
+    with pytest.raises(ValueError, match=r"is a folder, not a file: give a pattern such as .*/\*\.txt"):
         read(tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_patterns_fit_files_in_the_order_of_their_names_and_each_once(tmp_path):
     assert read(tmp_path / "b.txt", tmp_path / "[ab].txt") == ["b.txt", "a.txt"]
     assert read(tmp_path / "odd[1].txt") == ["odd[1].txt"]
     for nothing in ("z*.txt", "folder.txt", "nowhere/a.txt"):
-        with pytest.raises(ValueError, match="no file"):
+        with pytest.raises(ValueError, match=r"no file|not a file"):
             read(tmp_path / nothing)
 
 
@@ -159,14 +159,20 @@ def test_a_packed_file_that_is_damaged_is_refused(tmp_path, ending):
     ("name", "data", "words"),
     [
         ("a.jsonl", b'{"text": "a"}\n\n{"text": ', r"a\.jsonl, line 3 is not JSON"),
-        ("a.jsonl", b'{"body": "a", "id": 1}\n', "line 1: no text under 'text'; there is body, id"),
+        ("a.jsonl", b'{"body": "a", "id": 1}\n', "line 1: no text under 'text'; it has body, id"),
         ("a.jsonl", b'{"text": 3}\n', "no text under 'text'"),
-        ("a.jsonl", b'["a"]\n', "there is list"),
+        ("a.jsonl", b'["a"]\n', "it has list"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"text": "\\ud800 hello"}\n',
+            r"a\.jsonl, line 2: character 0 is a lone surrogate",
+        ),
+        ("a.jsonl", b'{"text": "a", "x": ' + b"[" * 10**5 + b"\n", r"a\.jsonl, line 1 is nested too deeply"),
         ("a.jsonl", b'{"text": "a\xff"}\n', "cannot be read to its end"),
         ("a.docx", b"a", r"not \.docx"),
         ("a.gz", b"a", r"not \.gz"),
         ("a.tar.gz", b"a", r"not \.tar"),
-        ("a", b"a", "not files without an ending"),
+        ("a", b"a", "not files without a suffix"),
         ("a.parquet", b"a", r"a\.parquet"),
     ],
 )
@@ -174,6 +180,32 @@ def test_a_file_that_is_no_text_is_refused(tmp_path, name, data, words):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=words):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt", b""),
+        ("a.txt", b" \n\t\xc2\xa0\n"),
+        ("a.jsonl", b""),
+        ("a.jsonl", b'{"text": " "}\n{"text": null}\n{"text": ""}\n'),
+    ],
+)
+def test_text_without_a_word_is_refused(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=r"\(part: all.*\) holds nothing but white space"):
+        check_readable(TextFiles((str(tmp_path / name),)))
+
+
+def test_text_is_readable_from_its_first_word_on_and_part_by_part(tmp_path):
+    lines = [{"text": " "}] * 19 + [{"text": "held out"}] + [{"text": " "}] * 20
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "this is never read")
+    for part in ("all", "held-out"):
+        check_readable(TextFiles((str(path),), part=part))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ValueError, match=r"\(part: train\) holds nothing"):
+        check_readable(TextFiles((str(path),), part="train"))
 
 
 def test_the_origin_names_the_files_and_tells_them_from_others(tmp_path):

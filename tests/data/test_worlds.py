@@ -70,6 +70,16 @@ def test_pca_world_has_the_spectrum_it_says():
     torch.testing.assert_close(x @ atoms.T, code.values, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("world", [SparseWorld(4, 4, 1, samples=9), PCAWorld(4, 2, samples=9)], ids=str)
+def test_splits_are_three_and_a_typo_is_refused(world):
+    drawn = [world.draw(split).x for split in ("train", "validation", "test")]
+    assert all(not torch.equal(drawn[i], drawn[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    with pytest.raises(ValueError, match="split='typo': give one of train, validation, test"):
+        world.draw("typo")
+    with pytest.raises(ValueError, match="samples=0: give at least 1"):
+        world.draw("train", 0)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -77,8 +87,24 @@ def test_pca_world_has_the_spectrum_it_says():
         ({"active": 101}, "ask for 1 to 100"),
         ({"samples": 0}, "at least 1"),
         ({"strengths": (1.0,)}, "1 strengths for 100 atoms"),
+        ({"strengths": (float("nan"),) * 100}, "strengths hold NaN"),
+        ({"zipf": float("nan")}, "zipf=nan"),
+        ({"zipf": float("inf")}, "zipf=inf"),
+        ({"zipf": -1.0}, "zipf=-1"),
     ],
 )
 def test_impossible_worlds_are_refused(fields, words):
     with pytest.raises(ValueError, match=words):
         SparseWorld(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"units": 21}, {"units": 0}, {"samples": 0}]
+    + [{"ratio": ratio} for ratio in (float("nan"), float("inf"), 0.0, -0.5, 1.5)],
+    ids=str,
+)
+def test_impossible_pca_worlds_are_refused(fields):
+    (name,) = fields
+    with pytest.raises(ValueError, match=f"{name}="):
+        PCAWorld(**fields)

@@ -86,7 +86,7 @@ def test_hostile_pickles_are_refused_and_run_nothing(tmp_path):
 def test_the_reason_names_what_the_pickle_needs(tmp_path):
     path = tmp_path / "ae.pt"
     torch.save(torch.nn.Linear(2, 2), path)
-    assert "torch.nn.modules.linear.Linear, and code in files is never run" in outcome(path)
+    assert "torch.nn.modules.linear.Linear, but code in files is never run" in outcome(path)
 
 
 def test_arrays_of_objects_are_refused(tmp_path):

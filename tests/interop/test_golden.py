@@ -94,7 +94,7 @@ def test_what_we_cannot_run_still_gives_its_matrices_and_says_why(name):
 def test_groups_of_a_matryoshka_are_noted():
     loaded = load(GOLDEN / "dictionary_learning-MatryoshkaBatchTopKSAE")
     assert loaded.sae is not None
-    assert "a Matryoshka SAE whose groups end at 4, 16, 32 units." in loaded.notes
+    assert "it is a Matryoshka SAE whose groups end at 4, 16, 32 units." in loaded.notes
 
 
 def test_metadata_is_the_json_beside_the_weights():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from osae.metrics import cross_interval, mean_interval, pair_interval
+from osae.metrics import Interval, cross_interval, mean_interval, pair_interval
 
 
 def test_mean_interval_is_the_bootstrap_of_a_mean():
@@ -69,9 +69,14 @@ def test_cross_interval_draws_both_sides():
     assert cross_interval(holes).mean == pytest.approx(float(holes[~holes.isnan()].mean()))
 
 
-def test_one_value_has_an_interval_without_width():
-    assert mean_interval([2.0]) == (2.0, 0.0, 2.0, 2.0)
-    assert pair_interval({(0, 1): 0.5}) == (0.5, 0.0, 0.5, 0.5)
+def test_one_value_has_neither_spread_nor_interval():
+    assert mean_interval([2.0]) == Interval(2.0)
+    assert pair_interval({(0, 1): 0.5}) == Interval(0.5)
+    assert cross_interval([[0.5]]) == Interval(0.5)
+    assert Interval(0.5) == Interval(0.5, None, None, None)
+    two = mean_interval([1.0, 2.0])
+    assert two.std == pytest.approx(0.5**0.5)
+    assert two.ends() == (1.0, 2.0)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -56,7 +56,28 @@ def test_rows_without_a_direction_are_refused(a, b, says):
 def test_a_similarity_that_is_not_a_finite_matrix_is_refused():
     with pytest.raises(ValueError, match="NaN"):
         match(torch.tensor([[float("nan")]]))
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match="nonempty"):
         match(torch.ones(0, 3))
-    with pytest.raises(ValueError, match="give a matrix"):
+    with pytest.raises(ValueError, match="nonempty matrix"):
         match(torch.ones(3))
+
+
+def test_the_solver_loaded_alone_is_that_of_scipy_and_does_not_disturb_it():
+    from scipy.optimize import linear_sum_assignment
+
+    from osae.metrics.matching import _load_solver
+
+    costs = torch.randn(30, 40, generator=torch.Generator().manual_seed(0)).double().numpy()
+    for ours, theirs in zip(_load_solver()(costs), linear_sum_assignment(costs), strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+def test_the_solver_is_found_where_its_file_is_elsewhere(monkeypatch):
+    from scipy.optimize import linear_sum_assignment
+
+    from osae.metrics import matching
+
+    matching._load_solver.cache_clear()
+    monkeypatch.setattr(matching.PathFinder, "find_spec", lambda name, folders: None)
+    assert matching._load_solver() is linear_sum_assignment
+    matching._load_solver.cache_clear()

@@ -63,7 +63,7 @@ def test_a_perfect_dictionary_falls_to_zero_and_never_below():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_measured_is_refused():
     curve = metrics.PrefixCurve(torch.ones(2, 3))
-    for measure in (curve.mse, curve.explained_variance, metrics.Speaking(2).histogram):
+    for measure in (curve.mse, curve.explained_variance, metrics.FiringCounts(2).histogram):
         with pytest.raises(ValueError, match="no samples yet"):
             measure()
     zero = torch.zeros(1, 1).long()
@@ -81,12 +81,12 @@ def test_what_cannot_be_measured_is_refused():
 @given(worlds, st.integers(1, 7))
 def test_the_histogram_counts_every_unit_once_between_the_right_edges(drawn, batch):
     decoder, values, units, dense, _ = drawn
-    speaking = metrics.Speaking(len(decoder))
+    firing = metrics.FiringCounts(len(decoder))
     for start in range(0, len(values), batch):
-        speaking.update(values[start : start + batch], units[start : start + batch])
+        firing.update(values[start : start + batch], units[start : start + batch])
     shares = (dense != 0).double().mean(0)
-    torch.testing.assert_close(speaking.frequency(), shares)
-    edges, counts, never = speaking.histogram()
+    torch.testing.assert_close(firing.frequency(), shares)
+    edges, counts, never = firing.histogram()
     assert sum(counts) + never == len(decoder)
     assert never == int((shares == 0).sum())
     assert edges[-1] == 0.0
@@ -101,8 +101,8 @@ def test_the_histogram_counts_every_unit_once_between_the_right_edges(drawn, bat
 def test_a_unit_in_one_sample_and_one_in_every_sample_are_at_the_ends():
     values = torch.zeros(1000, 2)
     values[:, 0], values[7, 1] = 1.0, -2.0
-    speaking = metrics.Speaking(3)
-    speaking.update(values, torch.tensor([[0, 2]]).expand(1000, -1))
-    edges, units, never = speaking.histogram()
+    firing = metrics.FiringCounts(3)
+    firing.update(values, torch.tensor([[0, 2]]).expand(1000, -1))
+    edges, units, never = firing.histogram()
     assert (edges[0], edges[1], edges[-1], never) == (-3.0, -2.75, 0.0, 1)
     assert (units[0], units[-1], sum(units)) == (1, 1, 2)

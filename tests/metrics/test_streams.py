@@ -62,5 +62,5 @@ def test_a_stream_refuses_what_it_cannot_use():
         stream.update(ones, zeros, ones, zeros + 3)
     with pytest.raises(ValueError, match="2 samples of A and 1 of B"):
         stream.update(ones, zeros, ones[:1], zeros[:1])
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match="nonempty"):
         activation_similarity(torch.ones(0, 3), torch.ones(0, 3))

@@ -1,17 +1,17 @@
-"""Harvest: text to tokens to activations, in blocks that are functions of their number.
+"""Harvests: text to tokens to activations, in blocks that depend on their number alone.
 
 Documents are cut into contexts, the contexts are shuffled once, and each block takes the next few hundred of
-them. So a block can be made at any time and comes out the same: a harvest that was killed goes on with the
-first block that is missing, and a training can take its blocks straight from the model.
+them. So a block can be made at any time and comes out the same: an interrupted harvest is resumed with the
+first block that is missing, and a training run can take its blocks straight from the model.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -26,27 +26,28 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from osae.config import to_json, variant
+from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
-from osae.data.text import Text, check_readable
+from osae.data.text import Text, check_readable, describe_part
 from osae.files import atomic_write, is_part
+from osae.progress import Progress
 from osae.seeds import generator
 from osae.versions import versions
 
-DOCUMENTS = 64  # tokenised at a time
+DOCUMENTS = 64  # tokenized at a time
 MAX_NORM = 10.0
-BATCH_TOKENS = 4096  # through the model at once
+BATCH_TOKENS = 4096  # passed through the model at once
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 PLAN = "harvest.json"
 CONTEXTS = "contexts.safetensors"
-MARGIN = 2**20  # bytes that stay free beside a shard, for the manifest
-Progress = Callable[[int, int, str], None]
+MARGIN = 2**20  # bytes to leave free besides a shard, for the manifest
 
 
 @variant
 @dataclass(frozen=True)
 class Harvest:
-    """What activations to take: of which model, where in it, on what text."""
+    """Which activations to take: of which model, at which place, on which text."""
 
     model: str
     text: Text
@@ -55,10 +56,10 @@ class Harvest:
     module: str | None = None
     revision: str | None = None
     context: int = 128
-    skip: int = 1  # first positions of a context that are left out
+    skip: int = 1  # first positions of a context, which are left out
     bos: str = "auto"
     max_norm: float = MAX_NORM  # times the median norm of a block; rows above are left out, 0 keeps all
-    block: int = 65_536  # rows made at a time, at most: a shard, or what a training without shards mixes
+    block: int = 65_536  # rows made at a time, at most: a shard, or what a training run without shards mixes
     seed: int = 0
 
     def __post_init__(self):
@@ -73,18 +74,18 @@ class Harvest:
 
 
 class Contexts(NamedTuple):
-    """Contexts in the order they are used: the ids of all, and where each begins."""
+    """Contexts in the order they are used: the ids of all of them, and where each starts."""
 
     ids: Int[np.ndarray, "T"]
     starts: Int[np.ndarray, "n+1"]
     documents: Int[np.ndarray, "n"]  # the number of the document it is from
-    offsets: Int[np.ndarray, "n"]  # its first token's place in the document
+    offsets: Int[np.ndarray, "n"]  # the position of its first token in the document
     blocks: Int[np.ndarray, "b+1"]  # the first context of each block
     passed: Int[np.ndarray, "1"] = np.array([0])  # documents without a text
 
 
-class Block(NamedTuple):
-    """Rows of activations, each with its token and where that stood; how many were left out; the norms."""
+class HarvestBlock(NamedTuple):
+    """Rows of activations, each with its token and where it stood; how many were left out; the norms."""
 
     activations: Float[Tensor, "N d"]
     tokens: Int[Tensor, "N"]
@@ -92,68 +93,96 @@ class Block(NamedTuple):
     positions: Int[Tensor, "N"]
     outliers: int
     norms: Float[Tensor, "N"]
-    large: int  # kept rows that by default would have been left out
+    large: int  # rows kept that would be left out by default
 
 
 # --- text to contexts -------------------------------------------------------------------------------
 
 
+class _Piece(NamedTuple):
+    """A context, cut from a document."""
+
+    ids: Int[np.ndarray, "t"]
+    document: int
+    offset: int
+
+
 def build_contexts(spec: Harvest, lm: LanguageModel, progress: Progress | None = None) -> Contexts:
-    """The text's contexts up to `spec.tokens` rows, shuffled across documents."""
+    """Return the text's contexts up to `spec.tokens` rows, shuffled across documents."""
     bos = lm.bos(spec.bos)
-    room = spec.context - (bos is not None)
-    if room < 1:
-        raise ValueError(f"context={spec.context} has no room beside the BOS token: give more.")
-    if lm.longest is not None and spec.context > lm.longest:
-        raise ValueError(f"context={spec.context}: {lm.name} reads at most {lm.longest} tokens.")
-    pieces, documents, offsets, rows, passed = [], [], [], 0, np.array([0])
+    _check_length(spec, lm, bos)
+    passed = np.array([0])
 
     def pass_over() -> None:
         passed[0] += 1
 
-    for number, ids in _tokenised(spec.text.documents(pass_over), lm):
-        for offset in range(0, len(ids), room):
-            piece = ids[offset : offset + room]
-            if bos is not None:
-                piece = np.concatenate([np.array([bos], dtype=np.int32), piece])
-            piece = piece[: spec.tokens - rows + spec.skip]
-            if len(piece) <= spec.skip:
-                continue  # too short to leave a row
-            pieces.append(piece)
-            documents.append(number)
-            offsets.append(offset - (bos is not None))
-            rows += len(piece) - spec.skip
-        if progress is not None:
-            progress(min(rows, spec.tokens), spec.tokens, "tokens read")
-        if rows >= spec.tokens:
-            break
+    documents = _tokenize(spec.text.documents(pass_over), lm)
+    pieces = _cut_documents(spec, bos, documents, progress)
     if not pieces:
-        nulls = f"; documents without a text: {passed[0]}" if passed[0] else ""
+        part = describe_part(spec.text, int(passed[0]))
+        raise ValueError(f"the text ({part}) holds too few tokens for a row: give more of it.")
+    contexts = _shuffle_pieces(spec, pieces)._replace(passed=passed)
+    if (highest := contexts.ids.max()) >= lm.vocabulary:
         raise ValueError(
-            f"the text (part: {spec.text.part}{nulls}) holds too few tokens for a row: give more of it."
+            f"the tokenizer gives the id {highest}, and {lm.name} has {lm.vocabulary} of them: "
+            "give a model whose tokenizer belongs to it."
         )
-    order = torch.randperm(len(pieces), generator=generator(spec.seed, "contexts")).numpy()
-    lengths = np.array([len(pieces[i]) for i in order])
-    ids = np.concatenate([pieces[i] for i in order])
-    if ids.max() >= lm.vocabulary:
-        raise ValueError(
-            f"the tokenizer gives the id {ids.max()}, and {lm.name} has {lm.vocabulary} of them."
-        )
-    starts = np.concatenate([[0], lengths.cumsum()])
-    made = (lengths - spec.skip).cumsum()
-    count = -(-int(made[-1]) // spec.block)  # equal blocks: none is a small rest
-    ends = np.searchsorted(made, made[-1] * np.arange(1, count) // count) + 1
-    blocks = np.unique(np.concatenate([[0], ends, [len(pieces)]]))
-    return Contexts(ids, starts, np.array(documents)[order], np.array(offsets)[order], blocks, passed)
+    return contexts
 
 
-def _tokenised(documents: Iterator[str], lm: LanguageModel) -> Iterator[tuple[int, np.ndarray]]:
-    """Each document's number and ids, without special tokens."""
+def _check_length(spec: Harvest, lm: LanguageModel, bos: int | None) -> None:
+    """Raise `ValueError` if contexts of this length hold no text, or are too long for the model."""
+    if spec.context - (bos is not None) < 1:
+        raise ValueError(
+            f"context={spec.context} leaves no room beside the BOS token: give a longer context."
+        )
+    if lm.longest is not None and spec.context > lm.longest:
+        raise ValueError(f"context={spec.context} is too long: {lm.name} takes at most {lm.longest} tokens.")
+
+
+def _tokenize(documents: Iterator[str], lm: LanguageModel) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each document's number and ids, without special tokens."""
     numbered = enumerate(documents)
     while some := list(islice(numbered, DOCUMENTS)):
         found = lm.tokenizer([words for _, words in some], add_special_tokens=False, verbose=False).input_ids
         for (number, _), ids in zip(some, found, strict=True):
             yield number, np.array(ids, dtype=np.int32)
+
+
+def _cut_documents(
+    spec: Harvest, bos: int | None, documents: Iterator[tuple[int, np.ndarray]], progress: Progress | None
+) -> list[_Piece]:
+    """Return the contexts of as many documents as make `spec.tokens` rows."""
+    begin = np.array([] if bos is None else [bos], dtype=np.int32)
+    room, pieces, rows = spec.context - len(begin), [], 0
+    for number, ids in documents:
+        for offset in range(0, len(ids), room):
+            piece = np.concatenate([begin, ids[offset : offset + room]])[: spec.tokens - rows + spec.skip]
+            if len(piece) > spec.skip:  # else it is too short to leave a row
+                pieces.append(_Piece(piece, number, offset - len(begin)))
+                rows += len(piece) - spec.skip
+        if progress is not None:
+            progress(min(rows, spec.tokens), spec.tokens, "tokens read")
+        if rows >= spec.tokens:
+            break
+    return pieces
+
+
+def _shuffle_pieces(spec: Harvest, pieces: Sequence[_Piece]) -> Contexts:
+    """Return the contexts in random order, in blocks of nearly equal numbers of rows."""
+    order = torch.randperm(len(pieces), generator=generator(spec.seed, "contexts")).tolist()
+    shuffled = [pieces[i] for i in order]
+    lengths = np.array([len(piece.ids) for piece in shuffled])
+    rows = (lengths - spec.skip).cumsum()
+    count = -(-int(rows[-1]) // spec.block)
+    ends = np.searchsorted(rows, rows[-1] * np.arange(1, count) // count) + 1
+    return Contexts(
+        ids=np.concatenate([piece.ids for piece in shuffled]),
+        starts=np.concatenate([[0], lengths.cumsum()]),
+        documents=np.array([piece.document for piece in shuffled]),
+        offsets=np.array([piece.offset for piece in shuffled]),
+        blocks=np.unique(np.concatenate([[0], ends, [len(pieces)]])),
+    )
 
 
 # --- contexts to activations ------------------------------------------------------------------------
@@ -167,8 +196,11 @@ def make_block(
     index: int,
     batch_tokens: int,
     tell: Callable[[int, float], None] = lambda tokens, seconds: None,
-) -> Block:
-    """Block number `index`: its contexts' rows, shuffled."""
+) -> HarvestBlock:
+    """Return block number `index`: the rows of its contexts, shuffled.
+
+    `tell(rows, seconds)` is called after each batch with the time that the model took.
+    """
     parts, tokens, documents, positions = [], [], [], []
     for ids, group in batch_contexts(contexts, index, batch_tokens):
         started = perf_counter()
@@ -181,7 +213,14 @@ def make_block(
             documents.append(np.full(stop - start - spec.skip, contexts.documents[context]))
             positions.append(contexts.offsets[context] + np.arange(spec.skip, stop - start))
         tell(sum(len(part) for part in parts[-len(group) :]), seconds)
-    rows = torch.cat(parts)
+    about = [
+        torch.from_numpy(np.concatenate(each).astype(np.int32)) for each in (tokens, documents, positions)
+    ]
+    return _select_rows(spec, index, torch.cat(parts), about)
+
+
+def _select_rows(spec: Harvest, index: int, rows: Tensor, about: Sequence[Tensor]) -> HarvestBlock:
+    """Return the rows and what is known about each, shuffled, without outliers."""
     norms = rows.norm(dim=1)
     if not bool(norms.isfinite().all()):
         raise ValueError(f"the model's activations in block {index} hold NaN or infinity: try another dtype.")
@@ -189,36 +228,22 @@ def make_block(
     if spec.max_norm > 0:
         kept = kept[norms[kept] <= spec.max_norm * norms.median()]
     large = int((norms[kept] > MAX_NORM * norms.median()).sum())
-    about = [
-        torch.from_numpy(np.concatenate(each).astype(np.int32))[kept]
-        for each in (tokens, documents, positions)
-    ]
-    return Block(rows[kept], *about, outliers=len(rows) - len(kept), norms=norms[kept], large=large)
+    about = [each[kept] for each in about]
+    return HarvestBlock(rows[kept], *about, outliers=len(rows) - len(kept), norms=norms[kept], large=large)
 
 
 def batch_contexts(
     contexts: Contexts, index: int, batch_tokens: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The contexts of a block side by side, those of like length together, at most `batch_tokens` in all.
+    """Yield the contexts of a block in padded batches of at most `batch_tokens` tokens.
 
-    They are filled up on the right to the longest. Each batch comes with the numbers of its contexts.
+    Each batch comes with the numbers of its contexts.
     """
-    chosen = np.arange(contexts.blocks[index], contexts.blocks[index + 1])
-    lengths = contexts.starts[chosen + 1] - contexts.starts[chosen]
-    order = np.argsort(lengths, kind="stable")
-    chosen, lengths = chosen[order], lengths[order]
-    start = 0
-    while start < len(chosen):
-        stop = start + 1
-        while stop < len(chosen) and lengths[stop] * (stop + 1 - start) <= batch_tokens:
-            stop += 1
-        group = chosen[start:stop]
-        ids = np.zeros((len(group), lengths[stop - 1]), dtype=np.int32)
-        for row, context in enumerate(group):
-            words = contexts.ids[contexts.starts[context] : contexts.starts[context + 1]]
-            ids[row, : len(words)] = words
-        yield ids, group
-        start = stop
+    first, last = contexts.blocks[index : index + 2].tolist()
+    starts = contexts.starts[first : last + 1].tolist()
+    pieces = [contexts.ids[start:stop] for start, stop in pairwise(starts)]
+    for group in group_contexts(pieces, batch_tokens):
+        yield pad_contexts([pieces[i] for i in group]), first + np.array(group)
 
 
 # --- activations to disk ----------------------------------------------------------------------------
@@ -234,57 +259,36 @@ def harvest(
     progress: Progress | None = None,
     lm: LanguageModel | None = None,
 ) -> tuple[Shards, float | None]:
-    """The shards in the folder, begun or gone on with; and the share of the time that the model took.
+    """Harvest into the folder, or resume there; return the shards and the share of time the model took.
 
-    The share is None if all was there. Give `lm`, the model of this very harvest, if it is open already.
+    The share is None if the harvest was finished already. Give `lm`, the model of this very harvest, if you
+    have it open.
     """
-    plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
-    _refuse_others(folder, plan)
-    if (whole := _whole(folder)) is not None:
-        return whole, None
-    if not (folder / CONTEXTS).exists():
+    plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
+    _check_folder(folder, plan)
+    if (finished := _open_finished(folder)) is not None:
+        return finished, None
+    started = (folder / CONTEXTS).exists()
+    if not started:
         check_readable(spec.text)
     lm = lm or open_model(spec, device)
-    if not (folder / CONTEXTS).exists():
-        _begin(folder, plan, build_contexts(spec, lm, progress))
-    contexts = Contexts(**load_arrays(folder / CONTEXTS))
-    files = [folder / shard_file(index) for index in range(len(contexts.blocks) - 1)]
-    missing = [index for index, file in enumerate(files) if not file.exists()]
-    pace = _Pace(
-        count_rows(spec, contexts), sum(count_rows(spec, contexts, index) for index in missing), progress
-    )
-    try:
-        with ThreadPoolExecutor(1) as writer:
-            last: Future | None = None
-            for index in missing:
-                block = make_block(spec, lm, contexts, index, batch_tokens, pace)
-                if last is not None:
-                    last.result()  # one block is written while the next is made, and no more wait
-                last = writer.submit(_write, files[index], block, dtype)
-            if last is not None:
-                last.result()
-    except OSError as error:
-        whole = [file for file in files if file.exists()]
-        if whole:
-            _finish(folder, whole, spec, lm, contexts)
-        raise OSError(
-            f"{error}. {len(whole)} of {len(files)} shards are written and can be used; "
-            "the same command goes on."
-        ) from error
-    return _finish(folder, files, spec, lm, contexts), pace.share()
+    if not started:
+        _start(folder, plan, build_contexts(spec, lm, progress))
+    contexts = _read_contexts(folder / CONTEXTS)
+    return _write_missing(spec, folder, lm, contexts, dtype, batch_tokens, progress)
 
 
 def open_model(spec: Harvest, device: str = "auto") -> LanguageModel:
-    """The model of a harvest, opened where its activations are taken."""
+    """Open the model of a harvest at the place where its activations are taken."""
     return LanguageModel(
         spec.model, layer=spec.layer, module=spec.module, revision=spec.revision, device=device
     )
 
 
 class _Pace:
-    """Told of every batch: the tokens it had and the seconds the model took."""
+    """Progress in tokens, and the time that the model takes; called after every batch."""
 
     def __init__(self, total: int, missing: int, progress: Progress | None):
         self.total, self.done, self.progress = total, total - missing, progress
@@ -297,22 +301,22 @@ class _Pace:
             self.progress(self.done, self.total, f"tokens, {rate:,.0f} a second")
 
     def share(self) -> float | None:
-        """Of the time since the beginning, the part that the model took, if it was needed."""
+        """Return the share of the time so far that the model took, None if it was not needed."""
         return self.modelled / max(perf_counter() - self.began, 1e-9) if self.modelled else None
 
 
-def _refuse_others(folder: Path, plan: dict[str, Any]) -> None:
-    """Nothing; a `ValueError` if the folder holds another harvest, or anything else."""
+def _check_folder(folder: Path, plan: dict[str, Any]) -> None:
+    """Raise `ValueError` if the folder holds another harvest, or anything else."""
     path = folder / PLAN
     if path.exists():
-        if path.read_text() != _plain(plan):
+        if path.read_text() != _format_plan(plan):
             raise ValueError(f"{folder} holds another harvest (see {PLAN}): give a new folder.")
     elif folder.exists() and any(not is_part(file) for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files: give a new folder.")
 
 
-def _whole(folder: Path) -> Shards | None:
-    """The shards of a harvest that is done; its manifest stays as it is, digests included."""
+def _open_finished(folder: Path) -> Shards | None:
+    """Return the shards of a finished harvest, whose manifest stays as it is; None if it is not finished."""
     with suppress(ValueError):
         shards = Shards(folder)
         lost = shards.covers(CONTEXTS) and not (folder / CONTEXTS).exists()
@@ -320,23 +324,30 @@ def _whole(folder: Path) -> Shards | None:
     return None
 
 
-def _begin(folder: Path, plan: dict[str, Any], contexts: Contexts) -> None:
-    """The folder with the plan and its contexts: from now on it is this harvest's."""
+def _start(folder: Path, plan: dict[str, Any], contexts: Contexts) -> None:
+    """Write the plan and the contexts into the folder, which from now on belongs to this harvest."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / PLAN) as path:
-        path.write_text(_plain(plan))
+        path.write_text(_format_plan(plan))
     arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
     with _disk_errors(folder / CONTEXTS), atomic_write(folder / CONTEXTS) as path:
         save_arrays(arrays, path)
 
 
-def _plain(plan: dict[str, Any]) -> str:
+def _format_plan(plan: dict[str, Any]) -> str:
     return json.dumps(plan, indent=2) + "\n"
+
+
+def _read_contexts(path: Path) -> Contexts:
+    try:
+        return Contexts(**load_arrays(path))
+    except (SafetensorError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
 
 
 @contextmanager
 def _disk_errors(file: Path) -> Iterator[None]:
-    """Within, safetensors raises `OSError` as everything else that writes does."""
+    """Turn the errors of safetensors into `OSError`, which everything else that writes raises."""
     try:
         yield
     except SafetensorError as error:
@@ -344,13 +355,53 @@ def _disk_errors(file: Path) -> Iterator[None]:
 
 
 def count_rows(spec: Harvest, contexts: Contexts, index: int | None = None) -> int:
-    """The rows of a block, or of all, before outliers go."""
+    """Return the number of rows of a block, or of all blocks, before outliers are left out."""
     first, last = (0, -1) if index is None else (contexts.blocks[index], contexts.blocks[index + 1])
     count = len(contexts.documents) if index is None else last - first
     return int(contexts.starts[last] - contexts.starts[first] - spec.skip * count)
 
 
-def _write(file: Path, block: Block, dtype: DType) -> None:
+def _write_missing(
+    spec: Harvest,
+    folder: Path,
+    lm: LanguageModel,
+    contexts: Contexts,
+    dtype: DType,
+    batch_tokens: int,
+    progress: Progress | None,
+) -> tuple[Shards, float | None]:
+    """Write the shards that are not there yet, and the manifest; if the disk is full, of those that are."""
+    files = [folder / shard_file(index) for index in range(len(contexts.blocks) - 1)]
+    missing = [index for index, file in enumerate(files) if not file.exists()]
+    rows = sum(count_rows(spec, contexts, index) for index in missing)
+    pace = _Pace(count_rows(spec, contexts), rows, progress)
+    blocks = ((files[i], make_block(spec, lm, contexts, i, batch_tokens, pace)) for i in missing)
+    try:
+        _write_blocks(blocks, dtype)
+    except OSError as error:
+        written = [file for file in files if file.exists()]
+        if written:
+            _finish(folder, written, spec, lm, contexts)
+        raise OSError(
+            f"{error}. {len(written)} of {len(files)} shards are written and can be used; "
+            "run the same command again to resume."
+        ) from error
+    return _finish(folder, files, spec, lm, contexts), pace.share()
+
+
+def _write_blocks(blocks: Iterable[tuple[Path, HarvestBlock]], dtype: DType) -> None:
+    """Write each block to its file, while the next one is made."""
+    with ThreadPoolExecutor(1) as writer:
+        last: Future | None = None
+        for file, block in blocks:
+            if last is not None:
+                last.result()  # so that no more than one block waits
+            last = writer.submit(_write_block, file, block, dtype)
+        if last is not None:
+            last.result()
+
+
+def _write_block(file: Path, block: HarvestBlock, dtype: DType) -> None:
     stored = block.activations.to(DTYPES[dtype])
     if not bool(stored.isfinite().all()):
         raise ValueError(
@@ -362,13 +413,23 @@ def _write(file: Path, block: Block, dtype: DType) -> None:
         "documents": block.documents,
         "positions": block.positions,
     }
-    size = sum(tensor.nbytes for tensor in tensors.values())
+    _check_room(file, sum(tensor.nbytes for tensor in tensors.values()))
+    with _disk_errors(file), atomic_write(file) as path:
+        save_file(tensors, path, {"osae": json.dumps(_describe(block, stored))})
+
+
+def _check_room(file: Path, size: int) -> None:
+    """Raise `OSError` if the disk has no room for so many bytes."""
     free = shutil.disk_usage(file.parent).free
     if free < size + MARGIN:
         needed, there = (size + MARGIN) / 1e6, free / 1e6
         raise OSError(
             f"no room for another shard in {file.parent}: {needed:.1f} MB needed, {there:.1f} MB free"
         )
+
+
+def _describe(block: HarvestBlock, stored: Tensor) -> dict[str, Any]:
+    """Return a block's counts and moments, which its shard carries along."""
     rows = stored.float()
     about = {
         "rows": len(rows),
@@ -377,21 +438,12 @@ def _write(file: Path, block: Block, dtype: DType) -> None:
         "square": float(rows.double().square().mean()),
         "norms": torch.quantile(block.norms.double(), torch.tensor(QUANTILES).double()).tolist(),
     }
-    if block.large:
-        about["large"] = block.large
-    with _disk_errors(file), atomic_write(file) as path:
-        save_file(tensors, path, {"osae": json.dumps(about)})
+    return about | ({"large": block.large} if block.large else {})
 
 
 def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, contexts: Contexts) -> Shards:
-    """The manifest over these shards, with what they say of themselves put together."""
-    abouts = [_about(file) for file in files]
-    rows = [about["rows"] for about in abouts]
-    share = np.array(rows) / sum(rows)
-    mean, square = (share @ np.array([about[name] for about in abouts]) for name in ("mean", "square"))
-    each = np.array([about["norms"] for about in abouts])
-    norms = [each[:, 0].min(), *(share @ each[:, 1:-1]), each[:, -1].max()]  # the quantiles between: nearly
-    variance = float(square - np.square(mean).mean())
+    """Write the manifest of these shards, which combines what each of them says about itself."""
+    abouts = [_read_about(file) for file in files]
     count = len(contexts.documents)
     text = {"contexts": count, "documents": len(np.unique(contexts.documents))}
     text["passed"] = int(contexts.passed[0])
@@ -408,15 +460,32 @@ def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, c
         "outliers": sum(about["outliers"] for about in abouts),
         "large": sum(about.get("large", 0) for about in abouts),
         "skipped": spec.skip * count,
-        "scale": max(variance, 1e-24) ** -0.5,
-        "norms": {f"{q:g}": norm for q, norm in zip(QUANTILES, norms, strict=True)},
-        "mean": mean.tolist(),
+        **_combine_moments(abouts),
         "versions": versions(),
     }
-    shards = [Shard(file, n) for file, n in zip(files, rows, strict=True)]
+    shards = [Shard(file, about["rows"]) for file, about in zip(files, abouts, strict=True)]
     return finish(folder, shards, about, [folder / CONTEXTS])
 
 
-def _about(file: Path) -> dict[str, Any]:
-    with safe_open(file, "pt") as opened:
-        return json.loads(opened.metadata()["osae"])
+def _combine_moments(abouts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the scale, quantiles of norms and mean of all rows; the inner quantiles are approximate."""
+    rows = [about["rows"] for about in abouts]
+    share = np.array(rows) / sum(rows)
+    mean, square = (share @ np.array([about[name] for about in abouts]) for name in ("mean", "square"))
+    each = np.array([about["norms"] for about in abouts])
+    norms = [each[:, 0].min(), *(share @ each[:, 1:-1]), each[:, -1].max()]
+    variance = float(square - np.square(mean).mean())
+    return {
+        "scale": max(variance, 1e-24) ** -0.5,
+        "norms": {f"{q:g}": norm for q, norm in zip(QUANTILES, norms, strict=True)},
+        "mean": mean.tolist(),
+    }
+
+
+def _read_about(file: Path) -> dict[str, Any]:
+    """Return what a shard says about itself."""
+    try:
+        with safe_open(file, "pt") as shard:
+            return json.loads(shard.metadata()["osae"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is damaged ({error}): delete it and run the same command again.") from error

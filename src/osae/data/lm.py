@@ -1,10 +1,10 @@
-"""A language model, opened at one place: the activations that pass there, and the model with others put in.
+"""A language model, opened at one place: its activations there, and its losses when they are replaced.
 
 Shapes: n contexts, t tokens in each, d width of the activations.
 
 A place is a layer number N, whose activations are `hidden_states[N]` of the model (0: the embeddings; N: the
-residual stream after N blocks; the last: that after the final norm), or the output of a module by its name.
-The forward pass stops there.
+residual stream after N blocks; the last one: after the final norm as well), or the output of a module by its
+name. Where only activations are needed, the forward pass stops there.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,17 +17,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from osae.data.places import check_layer, check_place, split_gguf
 from osae.devices import choose_device
+
+__all__ = ["LanguageModel", "Splice", "check_place"]
 
 Splice = Callable[[Float[Tensor, "n t d"]], Float[Tensor, "n t d"]]
 
 
 class _Stop(Exception):
-    """The place has been reached: nothing after it is needed."""
+    """Raised when the place is reached: nothing after it is needed."""
 
 
 class LanguageModel:
-    """A causal language model of the transformers library, looked at in one place.
+    """A causal language model of the transformers library, observed at one place.
 
     `name` is a name on the hub, a local folder, or either with a GGUF file: `FOLDER:FILE.gguf`. On a GPU the
     weights keep the type they have on disk, elsewhere they are in single precision.
@@ -44,16 +47,17 @@ class LanguageModel:
     ):
         self.name, self.layer, self.module = name, layer, module
         self.device = torch.device(choose_device(device))
-        self.tokenizer, self.model, self.revision = _loaded(name, revision, self.device)
-        self._site, self._before = _place(self.model, layer, module)
+        check_place(name, layer=layer, module=module, revision=revision)
+        self.tokenizer, self.model, self.revision = _load(name, revision, self.device)
+        self._site, self._before = _find_place(self.model, layer, module)
 
     @property
     def vocabulary(self) -> int:
-        """Ids that the model has an embedding for."""
+        """Return the number of ids that the model has an embedding for."""
         return self.model.get_input_embeddings().num_embeddings
 
     def bos(self, wanted: str = "auto") -> int | None:
-        """The id that every context begins with: by default the model's own habit, None for none."""
+        """Return the id that every context begins with, by default as the tokenizer does; None for none."""
         own = self.tokenizer.bos_token_id
         if wanted == "yes" and own is None:
             raise ValueError(f"{self.name} has no BOS token: leave out --bos yes.")
@@ -64,14 +68,14 @@ class LanguageModel:
 
     @property
     def longest(self) -> int | None:
-        """Tokens in the longest context that the model is made for, None where it does not say."""
+        """Return the number of tokens in the longest context the model is made for, None if not stated."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @torch.no_grad()
     def activations(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n t d"]:
-        """What passes the place, on the CPU in single precision.
+        """Return the activations at the place, on the CPU in single precision.
 
-        Contexts that end early are filled up on the right: no token sees one after it.
+        Contexts that end early are padded on the right: no token attends to one after it.
         """
         seen: list[Tensor] = []
 
@@ -79,28 +83,28 @@ class LanguageModel:
             seen.append(hidden)
             raise _Stop
 
-        with self._watched(ids.shape, keep), suppress(_Stop):
+        with self._hook(ids.shape, keep), suppress(_Stop):
             self._run(ids)
         if not seen:
-            raise ValueError(f"{self._where}: the model never runs this module, name another.")
+            raise ValueError(f"{self._where}: the model never runs this module, give another.")
         return seen[0].float().cpu()
 
     @torch.no_grad()
     def losses(
         self, ids: Int[Tensor, "n t"], splice: Splice | None = None, *, skip: int = 0
     ) -> Float[Tensor, "n t-1"]:
-        """The cross-entropy of each next token, with `splice` of what passes the place put in its stead.
+        """Return the cross-entropy of each next token, with the activations replaced by `splice` of them.
 
-        The first `skip` positions pass as they are.
+        The first `skip` positions are left as they are.
         """
 
-        def put(hidden: Tensor) -> Tensor:
+        def replace(hidden: Tensor) -> Tensor:
             if splice is None:
                 return hidden
             changed = splice(hidden[:, skip:].float().cpu()).to(hidden)
             return torch.cat([hidden[:, :skip], changed], dim=1)
 
-        with self._watched(ids.shape, put):
+        with self._hook(ids.shape, replace):
             logits = self._run(ids).logits[:, :-1].float()
         targets = ids[:, 1:].to(logits.device)
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").cpu()
@@ -113,32 +117,32 @@ class LanguageModel:
         return self.model(input_ids=ids.to(self.device), use_cache=False)
 
     @contextmanager
-    def _watched(self, shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Within, what passes the place goes through `change`; it has a row for each of the ids."""
+    def _hook(self, shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Pass the activations at the place, a row for each id, through `change` within the block."""
 
-        def changed(hidden: Any) -> Tensor:
+        def apply(hidden: Any) -> Tensor:
             if not isinstance(hidden, Tensor) or hidden.shape[:-1] != shape:
                 found = tuple(hidden.shape) if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
                 raise ValueError(
                     f"{self._where} gives {found} for {tuple(shape)} tokens: "
-                    "name a module that puts out a row for each."
+                    "give a module that puts out a row for each."
                 )
             return change(hidden)
 
         def before(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             if args:
-                return (changed(args[0]), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": changed(kwargs.get("hidden_states"))}
+                return (apply(args[0]), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": apply(kwargs.get("hidden_states"))}
 
         def after(module: nn.Module, args: tuple, output: Any) -> Any:
             match output:
                 case (first, *others):
-                    return (changed(first), *others)
+                    return (apply(first), *others)
                 case {"last_hidden_state": last}:
-                    output["last_hidden_state"] = changed(last)
+                    output["last_hidden_state"] = apply(last)
                     return output
                 case _:
-                    return changed(output)
+                    return apply(output)
 
         if self._before:
             hook = self._site.register_forward_pre_hook(before, with_kwargs=True)
@@ -150,23 +154,21 @@ class LanguageModel:
             hook.remove()
 
 
-def _loaded(name: str, revision: str | None, device: torch.device) -> tuple[Any, Any, str]:
-    """Tokenizer, model and revision; no code of the model's own is run."""
+def _load(name: str, revision: str | None, device: torch.device) -> tuple[Any, Any, str]:
+    """Return tokenizer, model and revision; no code from the model's repository is run."""
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise ValueError("language models need transformers: pip install 'osae[lm]'") from error
-    where, _, file = name.rpartition(":") if name.endswith(".gguf") else (name, "", "")
-    if file and not where:  # the path of the file itself
-        where, file = str(Path(file).parent), Path(file).name
+        raise ValueError("language models need transformers: pip install 'osae[lm]'.") from error
+    where, file = split_gguf(name)
     if file and Path(where).is_dir() and not Path(where, file).is_file():
-        raise ValueError(f"{where} holds no {file}.")
+        raise ValueError(f"{where} holds no {file}: give the name of a file in it.")
     options: dict[str, Any] = {"trust_remote_code": False}
     options |= {"gguf_file": file} if file else {}
     options |= {"revision": revision} if revision else {}
     dtype: Any = torch.float32 if file or device.type == "cpu" else "auto"
     try:
-        with _without_bars():
+        with _hide_bars():
             tokenizer = AutoTokenizer.from_pretrained(where, **options)
             model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
             model.to(device)
@@ -177,8 +179,8 @@ def _loaded(name: str, revision: str | None, device: torch.device) -> tuple[Any,
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
-    """Within, transformers shows no progress bars; the one for GGUF files does not ask its own switch."""
+def _hide_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers within the block; the one for GGUF files ignores its switch."""
     from transformers.utils import logging
 
     gguf: Any = import_module("transformers.modeling_gguf_pytorch_utils")
@@ -193,8 +195,8 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _place(model: Any, layer: int | None, module: str | None) -> tuple[nn.Module, bool]:
-    """The module to watch, and whether what goes into it is meant, or what comes out."""
+def _find_place(model: Any, layer: int | None, module: str | None) -> tuple[nn.Module, bool]:
+    """Return the module to hook, and whether its input is meant rather than its output."""
     modules = dict(model.named_modules())
     match layer, module:
         case None, str():
@@ -205,20 +207,17 @@ def _place(model: Any, layer: int | None, module: str | None) -> tuple[nn.Module
             return modules[module], False
         case int(), None:
             blocks = _blocks(model)
-            if not 0 <= layer <= len(blocks):
-                raise ValueError(
-                    f"layer={layer}: the model has {len(blocks)} blocks, give 0 to {len(blocks)}."
-                )
+            check_layer(layer, len(blocks))
             if layer < len(blocks):
                 return blocks[layer], True
-            # transformers puts the final norm into the last of its hidden states
+            # transformers includes the final norm in the last of its hidden states
             return model.get_decoder(), False
         case _:
             raise ValueError(f"layer={layer}, module={module}: give one of the two.")
 
 
 def _blocks(model: Any) -> nn.ModuleList:
-    """The blocks of the residual stream: the list of as many modules as the model says it has layers."""
+    """Return the blocks of the residual stream: the list of as many modules as the config has layers."""
     count = model.config.get_text_config().num_hidden_layers
     for part in model.get_decoder().modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:

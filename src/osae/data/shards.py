@@ -5,14 +5,13 @@ Shapes: N rows in all, n rows in a block, d width.
     manifest.json       {"schema": 1, "kind": "activations", "width": d, "rows": N, "dtype": "bfloat16",
                          "shards": [{"file": "00000.safetensors", "rows": n, "sha256": "..."}, ...],
                          "files": [{"file": "contexts.safetensors", "sha256": "..."}], ...}
-    00000.safetensors   "activations" (n, d), and what else there is to say about each row, such as "tokens"
+    00000.safetensors   "activations" (n, d), and whatever else is known about each row, such as "tokens"
 
-The manifest is written last, so a folder that has one is whole. Rows are read when they are asked for, and
-only those, whatever their type on disk.
+The manifest is written last, so a folder that has one is complete. Only the rows that are asked for are read
+from disk.
 """
 
 import bisect
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from osae.files import atomic_write
+from osae.arrays import Array, as_tensor
+from osae.files import atomic_write, file_sha256
 
 SCHEMA = 1
 KIND = "activations"
@@ -36,12 +36,12 @@ TENSOR = "activations"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 DType = Literal["float32", "float16", "bfloat16"]
-Block = Tensor | Mapping[str, Tensor]
+RowBlock = Array | Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of rows; `sha256` is empty where nobody wrote it down."""
+    """A file of rows; `sha256` is empty if it is not recorded."""
 
     file: Path
     rows: int
@@ -49,7 +49,7 @@ class Shard:
 
 
 class Shards:
-    """Activations at a path, read lazily. `manifest` is what the folder says of them, empty for a file."""
+    """Activations at a path, read lazily. `manifest` is that of the folder, empty for a single file."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -57,8 +57,8 @@ class Shards:
             raise ValueError(f"{path}: there is no such file or folder of activations.")
         self.manifest: dict[str, Any] = {}
         if self.path.is_dir():
-            self.manifest = _manifest(self.path)
-            self.shards = _listed(self.path, self.manifest)
+            self.manifest = _read_manifest(self.path)
+            self.shards = _list_shards(self.path, self.manifest)
             self.width, self.dtype = self.manifest["width"], self.manifest["dtype"]
         else:
             rows, self.width, self.dtype = _outline(self.path)
@@ -67,6 +67,7 @@ class Shards:
 
     @property
     def rows(self) -> int:
+        """Return the number of rows in all."""
         return self._ends[-1]
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class Shards:
         return f"Shards({str(self.path)!r}: {self.rows} rows of width {self.width}, {self.dtype})"
 
     def read(self, start: int, stop: int) -> Float[Tensor, "n d"]:
-        """Rows start to stop (excluded) in single precision."""
+        """Return rows `start` to `stop` (excluded) in single precision."""
         if not 0 <= start < stop <= self.rows:
             raise ValueError(f"rows {start} to {stop} of {self.path}: there are {self.rows}, from 0.")
         parts = []
@@ -89,17 +90,17 @@ class Shards:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def batches(self, size: int = 4096) -> Iterator[Float[Tensor, "n d"]]:
-        """All rows in order, `size` at a time, the last batch with what is left."""
+        """Yield all rows in order, `size` at a time; the last batch may be smaller."""
         if size < 1:
-            raise ValueError(f"size={size}: give at least 1 row in a batch.")
+            raise ValueError(f"size={size}: give at least 1 row per batch.")
         for start in range(0, self.rows, size):
             yield self.read(start, min(start + size, self.rows))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Nothing; a `ValueError` if a file is not the one that the manifest was written for."""
+        """Raise `ValueError` if a file is not the one that the manifest was written for."""
         digests = [(shard.file, shard.sha256) for shard in self.shards] + self._beside()
         for done, (file, sha256) in enumerate(digests, 1):
-            if sha256 and (not file.is_file() or _digest(file) != sha256):
+            if sha256 and (not file.is_file() or file_sha256(file) != sha256):
                 raise ValueError(
                     f"{file} is not the file that {MANIFEST} was written for: copy or make it again."
                 )
@@ -107,11 +108,11 @@ class Shards:
                 progress(done, len(digests))
 
     def covers(self, name: str) -> bool:
-        """Whether the manifest has a checksum of the file of this name beside the shards."""
+        """Return whether the manifest has a checksum for the file of this name beside the shards."""
         return any(file.name == name and sha256 for file, sha256 in self._beside())
 
     def _beside(self) -> list[tuple[Path, str]]:
-        """The files beside the shards that the manifest lists, with their digests; none in older ones."""
+        """Return the files beside the shards, with digests; manifests of older releases list none."""
         listed = self.manifest.get("files", [])
         entries = listed if isinstance(listed, list) else []
         return [
@@ -121,21 +122,21 @@ class Shards:
         ]
 
     def provenance(self) -> dict[str, Any]:
-        """Which activations these are; the digest is the manifest's, which holds those of its shards."""
-        digest = _digest(self.path / MANIFEST if self.manifest else self.path)
+        """Return which activations these are; the digest is that of the manifest, or of a single file."""
+        digest = file_sha256(self.path / MANIFEST if self.manifest else self.path)
         about = {"path": str(self.path), "rows": self.rows, "width": self.width, "dtype": self.dtype}
         return about | {"sha256": digest}
 
     def _rows_of(self, shard: Shard, start: int, stop: int) -> Tensor:
         if shard.file.suffix == ".npy":
-            # a copy of the rows alone: the file is mapped, and may not be written to
-            rows = torch.from_numpy(np.array(_array(shard.file)[start:stop], dtype=np.float32))
+            # a copy of these rows alone: the file is mapped, and must not be written to
+            rows = torch.from_numpy(np.array(_map_array(shard.file)[start:stop], dtype=np.float32))
         else:
-            with _opened(shard.file) as file:
+            with _open_file(shard.file) as file:
                 piece = file.get_slice(_name_in(file, shard.file))
                 if tuple(piece.get_shape()) != (shard.rows, self.width):
                     raise ValueError(
-                        f"{shard.file} holds {tuple(piece.get_shape())}, and {MANIFEST} says "
+                        f"{shard.file} holds {tuple(piece.get_shape())}, but {MANIFEST} says "
                         f"{(shard.rows, self.width)}: make it again."
                     )
                 rows = piece[start:stop].to(torch.float32)
@@ -148,15 +149,15 @@ class Shards:
 
 def write_shards(
     folder: Path | str,
-    blocks: Iterable[Block],
+    blocks: Iterable[RowBlock],
     *,
     dtype: DType = "float32",
     rows_per_shard: int = 65_536,
     about: Mapping[str, Any] | None = None,
 ) -> Shards:
-    """The rows of all blocks, in shards in the folder; `about` adds fields to the manifest.
+    """Write the rows of all blocks as shards into the folder; `about` adds fields to the manifest.
 
-    A block is a matrix of rows, or a dict of tensors with one entry per row, "activations" among them.
+    A block is a matrix of rows, or a dict of tensors with one entry per row, including "activations".
     """
     folder = Path(folder)
     if dtype not in DTYPES:
@@ -167,7 +168,7 @@ def write_shards(
         raise ValueError(f"{folder} holds activations already: give a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
     shards = []
-    for number, tensors in enumerate(_regrouped(blocks, rows_per_shard)):
+    for number, tensors in enumerate(_regroup(blocks, rows_per_shard)):
         tensors[TENSOR] = tensors[TENSOR].to(DTYPES[dtype])
         file = folder / shard_file(number)
         with atomic_write(file) as path:
@@ -179,7 +180,7 @@ def write_shards(
 
 
 def shard_file(number: int) -> str:
-    """The name of shard `number`."""
+    """Return the file name of shard `number`."""
     return f"{number:05d}.safetensors"
 
 
@@ -189,34 +190,34 @@ def finish(
     about: Mapping[str, Any] | None = None,
     files: Sequence[Path] = (),
 ) -> Shards:
-    """The folder as activations: a manifest over these shards, and over files beside them, all written."""
+    """Write the manifest of these shards and of files beside them, all written; return the activations."""
     _, width, dtype = _outline(shards[0].file)
-    listed = [{"file": s.file.name, "rows": s.rows, "sha256": _digest(s.file)} for s in shards]
+    listed = [{"file": s.file.name, "rows": s.rows, "sha256": file_sha256(s.file)} for s in shards]
     counts = {"width": width, "rows": sum(shard.rows for shard in shards), "dtype": dtype}
     manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": listed}
     if files:
-        manifest["files"] = [{"file": file.name, "sha256": _digest(file)} for file in files]
+        manifest["files"] = [{"file": file.name, "sha256": file_sha256(file)} for file in files]
     with atomic_write(folder / MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return Shards(folder)
 
 
 def is_shards(path: Path | str) -> bool:
-    """Whether activations lie at the path, rather than an SAE: a manifest, or a tensor called so."""
+    """Return whether the path holds activations rather than an SAE: a manifest, or a tensor of that name."""
     path = Path(path)
     if path.is_dir():
         return (path / MANIFEST).is_file()
     if path.suffix != ".safetensors" or not path.is_file():
         return False
-    with _opened(path) as file:
+    with _open_file(path) as file:
         return TENSOR in file.keys()  # noqa: SIM118
 
 
-def _regrouped(blocks: Iterable[Block], rows: int) -> Iterator[dict[str, Tensor]]:
-    """The same rows in groups of `rows`, the last with what is left."""
+def _regroup(blocks: Iterable[RowBlock], rows: int) -> Iterator[dict[str, Tensor]]:
+    """Yield the same rows in groups of `rows`; the last group may be smaller."""
     waiting: dict[str, Tensor] = {}
     for block in blocks:
-        tensors = _checked(block, waiting)
+        tensors = _check_block(block, waiting)
         waiting = {
             name: torch.cat([waiting[name], tensor]) if waiting else tensor
             for name, tensor in tensors.items()
@@ -229,10 +230,10 @@ def _regrouped(blocks: Iterable[Block], rows: int) -> Iterator[dict[str, Tensor]
         yield {name: tensor.clone() for name, tensor in waiting.items()}
 
 
-def _checked(block: Block, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The block as a dict of tensors on the CPU that go with the blocks before it."""
-    given = {TENSOR: block} if isinstance(block, Tensor) else block
-    tensors = {name: tensor.detach().cpu() for name, tensor in given.items()}
+def _check_block(block: RowBlock, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the block as tensors on the CPU; raise `ValueError` if it does not fit the blocks before it."""
+    given = block if isinstance(block, Mapping) else {TENSOR: block}
+    tensors = {name: as_tensor(each, repr(name)).detach().cpu() for name, each in given.items()}
     if TENSOR not in tensors or tensors[TENSOR].ndim != 2 or not tensors[TENSOR].is_floating_point():
         shape = tuple(tensors[TENSOR].shape) if TENSOR in tensors else "nothing"
         raise ValueError(f"a block holds {shape} as {TENSOR!r}: give a matrix (rows, width) of floats.")
@@ -242,18 +243,22 @@ def _checked(block: Block, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
             f"{uneven[0]!r} has {len(tensors[uneven[0]])} entries for {rows} rows: give one each."
         )
     if before and tensors.keys() != before.keys():
-        raise ValueError(f"a block holds {', '.join(tensors)}, and one before it {', '.join(before)}.")
+        raise ValueError(
+            f"a block holds {', '.join(tensors)}, and one before it {', '.join(before)}: give all the same."
+        )
     if before and width != before[TENSOR].shape[1]:
-        raise ValueError(f"a block has width {width}, and one before it {before[TENSOR].shape[1]}.")
+        raise ValueError(
+            f"a block has width {width}, and one before it {before[TENSOR].shape[1]}: give all the same."
+        )
     return tensors
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder of shards, each field of the kind that is promised."""
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder of shards, each field checked."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(
-            f"{folder} has no {MANIFEST}: it holds no activations, or was not written to the end."
+            f"{folder} has no {MANIFEST}: it holds no activations, or writing them was interrupted."
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -264,49 +269,52 @@ def _manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("schema") != SCHEMA:
         raise ValueError(f"{path} has schema {manifest.get('schema')!r}: this release reads {SCHEMA}.")
     for name in ("width", "rows"):
-        if not _counts(manifest.get(name)):
+        if not _is_count(manifest.get(name)):
             raise ValueError(f"{path} has {name} {manifest.get(name)!r}: a whole number from 1 is needed.")
     if manifest.get("dtype") not in DTYPES:
         raise ValueError(f"{path} has dtype {manifest.get('dtype')!r}: {', '.join(DTYPES)} are read.")
     return manifest
 
 
-def _listed(folder: Path, manifest: dict[str, Any]) -> tuple[Shard, ...]:
-    """The shards that the manifest lists, all of them there."""
+def _list_shards(folder: Path, manifest: dict[str, Any]) -> tuple[Shard, ...]:
+    """Return the shards that the manifest lists; raise `ValueError` if one is missing."""
     entries = manifest.get("shards")
     if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{folder / MANIFEST} lists no shards.")
+        raise ValueError(f"{folder / MANIFEST} lists no shards: make them again.")
     shards = []
     for entry in entries:
         given = entry if isinstance(entry, dict) else {}
         name, rows = given.get("file"), given.get("rows", 0)
-        if not isinstance(name, str) or Path(name).name != name or not _counts(rows):
+        if not isinstance(name, str) or Path(name).name != name or not _is_count(rows):
             raise ValueError(
-                f"{folder / MANIFEST} lists the shard {str(entry)[:80]}: give file name and rows."
+                f"{folder / MANIFEST} lists the shard {str(entry)[:80]}: file name and rows are needed."
             )
         if not (folder / name).is_file():
-            raise ValueError(f"{folder / name} is missing, and {MANIFEST} lists it: copy it too.")
+            raise ValueError(f"{folder / name} is missing, although {MANIFEST} lists it: copy it too.")
         shards.append(Shard(folder / name, rows, str(given.get("sha256") or "")))
     if (total := sum(shard.rows for shard in shards)) != manifest["rows"]:
-        raise ValueError(f"{folder / MANIFEST} says {manifest['rows']} rows, and its shards hold {total}.")
+        raise ValueError(
+            f"{folder / MANIFEST} says {manifest['rows']} rows, but its shards hold {total}: make it again."
+        )
     return tuple(shards)
 
 
-def _counts(value: Any) -> bool:
-    return type(value) is int and value >= 1  # exactly: True is no number
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1  # exactly: True is not a number here
 
 
 def _outline(path: Path) -> tuple[int, int, str]:
-    """Rows, width and type of a single file of rows."""
+    """Return rows, width and type of a single file of rows."""
     if path.suffix == ".npy":
-        array = _array(path)
+        array = _map_array(path)
         shape, dtype = array.shape, str(array.dtype)
         if array.dtype.kind != "f":
             raise ValueError(f"{path} holds {dtype}: activations are floating-point numbers.")
     elif path.suffix == ".safetensors":
-        with _opened(path) as file:
+        with _open_file(path) as file:
             piece = file.get_slice(_name_in(file, path))
-            shape, dtype = tuple(piece.get_shape()), str(piece[:0].dtype).removeprefix("torch.")
+            shape = tuple(piece.get_shape())
+            dtype = str(piece[:0].dtype).removeprefix("torch.") if shape else "a single number"
         if dtype not in (*DTYPES, "float64"):
             raise ValueError(f"{path} holds {dtype}: activations are floating-point numbers.")
     else:
@@ -316,14 +324,15 @@ def _outline(path: Path) -> tuple[int, int, str]:
     return *shape, dtype
 
 
-def _array(path: Path) -> np.ndarray:
+def _map_array(path: Path) -> np.ndarray:
+    """Return a .npy file as an array that is read from disk when it is used."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, OverflowError) as error:
         raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _opened(path: Path) -> Any:
+def _open_file(path: Path) -> Any:
     try:
         return safe_open(path, "pt")
     except SafetensorError as error:
@@ -331,7 +340,7 @@ def _opened(path: Path) -> Any:
 
 
 def _name_in(file: Any, path: Path) -> str:
-    """The tensor of activations: the one called so, else the only one there is."""
+    """Return the name of the tensor of activations: the usual one, or the only one there is."""
     names = list(file.keys())
     if TENSOR in names:
         return TENSOR
@@ -339,8 +348,3 @@ def _name_in(file: Any, path: Path) -> str:
         there = ", ".join(sorted(names)[:8]) or "nothing"
         raise ValueError(f"{path} has no tensor {TENSOR!r}: it holds {there}.")
     return names[0]
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
-"""Sources: blocks of activations by number, so that any place in the stream can be returned to."""
+"""Sources: blocks of activations by number, so that a resumed run can return to any place in the stream."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, assert_never, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -11,25 +11,28 @@ from torch import Tensor
 from osae.config import variant
 from osae.data.harvest import BATCH_TOKENS, Harvest, build_contexts, count_rows, make_block, open_model
 from osae.data.shards import Shards
+from osae.data.text import check_readable
 from osae.data.worlds import PCAWorld, SparseWorld
 
-BLOCK_NUMBERS = 2**27  # numbers in a block from disk (0.5 GB): the more rows, the better they are mixed
+BLOCK_NUMBERS = 2**27  # numbers in a block from disk (0.5 GB): more rows are mixed better
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Yields the same rows for the same block number, today and after a resume."""
+    """Activations in blocks; the same number gives the same block, also after a run is resumed."""
 
     @property
     def rows(self) -> int:
-        """Rows in every block."""
+        """Return the number of rows in every block."""
         ...
 
-    def block(self, index: int) -> Float[Tensor, "N d"]: ...
+    def block(self, index: int) -> Float[Tensor, "N d"]:
+        """Return the block of this number; numbers past the last block start over."""
+        ...
 
 
-class Rows:
-    """Rows in memory: one block that comes round again every epoch."""
+class MemoryRows:
+    """Rows in memory: a single block, repeated every epoch."""
 
     def __init__(self, rows: Float[Tensor, "N d"]):
         self._rows = rows
@@ -45,14 +48,14 @@ class Rows:
 @variant
 @dataclass(frozen=True)
 class OnDisk:
-    """Activations on disk; `sha256` is that of their manifest, to tell them from others at the same path."""
+    """Activations on disk; `sha256` is that of their manifest, which identifies them whatever the path."""
 
     path: str
     sha256: str = ""
 
 
 class ShardRows:
-    """Rows on disk in equal blocks, in their order there; the next block is read while one is in use."""
+    """Rows on disk in equal blocks, in their order there; the next block is read while one is used."""
 
     def __init__(self, shards: Shards, limit: int | None = None):
         most = limit or max(1, BLOCK_NUMBERS // shards.width)
@@ -84,20 +87,21 @@ class ShardRows:
 @variant
 @dataclass(frozen=True)
 class Live:
-    """Activations straight from a language model; other `batch_tokens` change their last bits."""
+    """Activations straight from a language model; `batch_tokens` affects their last bits."""
 
     harvest: Harvest
     batch_tokens: int = BATCH_TOKENS
 
 
 class LiveRows:
-    """The blocks of a harvest straight from the model, nothing on disk; they come round again at the end.
+    """The blocks of a harvest straight from the model, with nothing on disk, repeated after the last one.
 
-    Blocks have the length of the longest: what a shorter one lacks, where outliers are left out and where
-    contexts end, its own first rows fill up. So every row is used, and no block depends on another.
+    All blocks are as long as the longest: a block with fewer rows, because of outliers or of where its
+    contexts end, is filled up with its own first rows. So every row is used, and no block depends on another.
     """
 
     def __init__(self, spec: Live, device: str = "auto"):
+        check_readable(spec.harvest.text)
         self.spec, self.lm = spec, open_model(spec.harvest, device)
         self._contexts = build_contexts(spec.harvest, self.lm)
         self.count = len(self._contexts.blocks) - 1
@@ -111,8 +115,8 @@ class LiveRows:
     def block(self, index: int) -> Float[Tensor, "N d"]:
         place = index % self.count
         if self._ready[0] != place:
-            made = make_block(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
-            self._ready = (place, made.activations[torch.arange(self.rows) % len(made.activations)])
+            block = make_block(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
+            self._ready = (place, block.activations[torch.arange(self.rows) % len(block.activations)])
         return self._ready[1]
 
 
@@ -120,14 +124,16 @@ SourceSpec = SparseWorld | PCAWorld | OnDisk | Live
 
 
 def open_source(spec: SourceSpec, device: str = "auto") -> Source:
-    """The source that a specification names."""
+    """Open the source that a specification describes."""
     match spec:
         case OnDisk(path, sha256):
             shards = Shards(path)
             if sha256 and shards.provenance()["sha256"] != sha256:
-                raise ValueError(f"{path} holds other activations than this run began with: put those back.")
+                raise ValueError(f"{path} holds other activations than this run began with: restore those.")
             return ShardRows(shards)
         case Live():
             return LiveRows(spec, device)
+        case SparseWorld() | PCAWorld():
+            return MemoryRows(spec.draw("train").x)
         case _:
-            return Rows(spec.draw("train").x)
+            assert_never(spec)

@@ -1,26 +1,26 @@
-"""Text: documents one after the other, from files or from the hub, and what they were read from.
+"""Text: documents one after the other, from files or from the hub, and where they come from.
 
 Files hold plain text (.txt, .md, .rst: one document each), JSON lines with a text field (.jsonl, also
 compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the order given, and those that
-fit one pattern in the order of their names. A null in the place of a text is passed over.
+match a pattern in the order of their names. A null in place of a text is skipped.
 """
 
 import glob
 import gzip
-import hashlib
 import io
 import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from osae.config import variant
+from osae.files import file_sha256
 
 Part = Literal["all", "train", "held-out"]
-HELD_OUT = 20  # every so many documents, one is held out
+HELD_OUT = 20  # one in this many documents is held out
 PLAIN = (".txt", ".md", ".rst")
 
 
@@ -34,26 +34,28 @@ class TextFiles:
     part: str = "all"
 
     def documents(self, passed: Callable[[], None] = lambda: None) -> Iterator[str]:
-        """The documents of this part, in order; `passed` is told of each that has none."""
+        """Yield the documents of this part, in order; `passed` is called for each document without a text."""
         texts = (text for path in self.paths() for text in _texts(path, self.field))
-        return _part_of(self.part, _there(texts, passed))
+        return _select_part(self.part, _skip_nulls(texts, passed))
 
     def paths(self) -> list[Path]:
-        """The files, each there."""
+        """Return the files; raise `ValueError` if one is missing."""
         found: list[Path] = []
         for pattern in self.files:
             named = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
             paths = sorted(path for path in map(Path, named) if path.is_file())
             if not paths and Path(pattern).is_dir():
-                raise ValueError(f"{pattern} is a folder, no file: give a pattern such as {pattern}/*.txt.")
+                raise ValueError(
+                    f"{pattern} is a folder, not a file: give a pattern such as {pattern}/*.txt."
+                )
             if not paths:
-                raise ValueError(f"no file {pattern}: give a file or a pattern that fits some.")
+                raise ValueError(f"no file {pattern}: give a file, or a pattern that matches some.")
             found += paths
         return list(dict.fromkeys(found))
 
     def origin(self) -> dict[str, Any]:
-        """What was read: names and digests."""
-        files = [{"file": path.name, "sha256": _digest(path)} for path in self.paths()]
+        """Return what is read: names and digests of the files."""
+        files = [{"file": path.name, "sha256": file_sha256(path)} for path in self.paths()]
         return {"files": files, "field": self.field, "part": self.part}
 
 
@@ -69,12 +71,12 @@ class HubText:
     revision: str | None = None
 
     def documents(self, passed: Callable[[], None] = lambda: None) -> Iterator[str]:
-        """The documents of this part, in order; `passed` is told of each that has none."""
+        """Yield the documents of this part, in order; `passed` is called for each document without a text."""
         texts = (_field(row, self.field, self.dataset) for row in self._rows())
-        return _part_of(self.part, _there(texts, passed))
+        return _select_part(self.part, _skip_nulls(texts, passed))
 
     def origin(self) -> dict[str, Any]:
-        """What was read: the data set by name and revision."""
+        """Return what is read: the data set by name and revision."""
         return {"dataset": self.dataset, "split": self.split, "revision": self.revision} | {
             "field": self.field,
             "part": self.part,
@@ -84,7 +86,7 @@ class HubText:
         try:
             from datasets import load_dataset
         except ImportError as error:
-            raise ValueError("--dataset needs the datasets library: pip install 'osae[lm]'") from error
+            raise ValueError("--dataset needs the datasets library: pip install 'osae[lm]'.") from error
         name, _, config = self.dataset.partition(":")
         try:
             yield from load_dataset(
@@ -93,7 +95,7 @@ class HubText:
         except Exception as error:  # of every kind: names, formats, the network
             short = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"the data set {self.dataset} cannot be read: {short}; files can be given with --text"
+                f"the data set {self.dataset} cannot be read: {short}; give files with --text instead."
             ) from error
 
 
@@ -101,12 +103,20 @@ Text = TextFiles | HubText
 
 
 def check_readable(text: Text) -> None:
-    """Nothing; a `ValueError` if not even a first document can be had, before anything long is begun."""
-    next(replace(text, part="all").documents(), None)
+    """Raise `ValueError` if no document with more than white space can be read; stop at the first one."""
+    nulls: list[None] = []
+    if not any(document.strip() for document in text.documents(lambda: nulls.append(None))):
+        part = describe_part(text, len(nulls))
+        raise ValueError(f"the text ({part}) holds nothing but white space: give more of it.")
 
 
-def _there(texts: Iterator[str | None], passed: Callable[[], None]) -> Iterator[str]:
-    """The texts that are there."""
+def describe_part(text: Text, nulls: int) -> str:
+    """Return which part of a text is read, and how many of its documents are null, for a message."""
+    return f"part: {text.part}" + (f"; documents without a text: {nulls}" if nulls else "")
+
+
+def _skip_nulls(texts: Iterator[str | None], passed: Callable[[], None]) -> Iterator[str]:
+    """Yield the texts that are not null; call `passed` for each that is."""
     for text in texts:
         if text is None:
             passed()
@@ -114,8 +124,8 @@ def _there(texts: Iterator[str | None], passed: Callable[[], None]) -> Iterator[
             yield text
 
 
-def _part_of(part: str, documents: Iterator[str]) -> Iterator[str]:
-    """All documents, those held out (one in twenty), or the others."""
+def _select_part(part: str, documents: Iterator[str]) -> Iterator[str]:
+    """Yield all documents, those held out (one in twenty), or the others."""
     if part not in ("all", "train", "held-out"):
         raise ValueError(f"part {part!r}: give all, train or held-out.")
     for number, text in enumerate(documents):
@@ -124,6 +134,7 @@ def _part_of(part: str, documents: Iterator[str]) -> Iterator[str]:
 
 
 def _texts(path: Path, field: str) -> Iterator[str | None]:
+    """Yield the text of each document in a file, None for a null."""
     if path.suffix == ".parquet":
         yield from _parquet(path, field)
         return
@@ -131,38 +142,39 @@ def _texts(path: Path, field: str) -> Iterator[str | None]:
     kind = path.suffixes[-2] if packed and len(path.suffixes) > 1 else path.suffix
     if kind not in (".jsonl", *PLAIN):
         known = ".txt, .md, .rst, .jsonl (also with .xz, .gz, .zst) and .parquet"
-        raise ValueError(f"{path}: {known} are read, not {kind or 'files without an ending'}.")
+        raise ValueError(f"{path}: give {known} files, not {kind or 'files without a suffix'}.")
     try:
-        with _lines(path) as file:
+        with _open_text(path) as file:
             if kind in PLAIN:
                 yield file.read()
                 return
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield _field(_object(line, f"{path}, line {number}"), field, f"{path}, line {number}")
+                    where = f"{path}, line {number}"
+                    yield _field(_parse_line(line, where), field, where)
     except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read to its end: {error}") from error
 
 
-def _lines(path: Path) -> io.TextIOBase:
-    """The file, unpacked; a byte-order mark is no part of its text."""
+def _open_text(path: Path) -> io.TextIOBase:
+    """Open a file, uncompressed on the way; a byte-order mark is not part of its text."""
     match path.suffix:
         case ".xz":
             return lzma.open(path, "rt", encoding="utf-8-sig")
         case ".gz":
             return gzip.open(path, "rt", encoding="utf-8-sig")  # type: ignore[return-value]
         case ".zst":
-            return io.TextIOWrapper(io.BufferedReader(_Chunks(_unpacked(path))), encoding="utf-8-sig")
+            return io.TextIOWrapper(io.BufferedReader(_Chunks(_decompress(path))), encoding="utf-8-sig")
         case _:
             return open(path, encoding="utf-8-sig")
 
 
-def _unpacked(path: Path) -> Iterator[bytes]:
-    """What a .zst file holds, frame after frame; zstandard's own reader says nothing if a file is cut."""
+def _decompress(path: Path) -> Iterator[bytes]:
+    """Yield what a .zst file holds, frame by frame; zstandard's own reader misses that a file is cut."""
     try:
         import zstandard
     except ImportError as error:
-        raise ValueError(f"{path} needs zstandard: pip install 'osae[lm]'") from error
+        raise ValueError(f"{path} needs zstandard: pip install 'osae[lm]'.") from error
     frame = None
     with open(path, "rb") as file:
         while packed := file.read(2**16):
@@ -201,37 +213,49 @@ def _parquet(path: Path, field: str) -> Iterator[str | None]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise ValueError(f"{path} needs pyarrow: pip install 'osae[lm]'") from error
+        raise ValueError(f"{path} needs pyarrow: pip install 'osae[lm]'.") from error
     try:
         with parquet.ParquetFile(path) as file:
             if field not in file.schema_arrow.names:
                 there = ", ".join(file.schema_arrow.names[:8])
-                raise ValueError(f"no column {field!r}; there is {there}. Choose with --text-field.")
+                raise ValueError(f"no column {field!r}; it has {there}. Choose with --text-field.")
             for batch in file.iter_batches(batch_size=256, columns=[field]):
-                # a column has empty strings for nulls as well
+                # a column may hold empty strings for nulls as well
                 yield from (
                     _field({field: text or None}, field, str(path)) for text in batch.column(0).to_pylist()
                 )
-    except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
+    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses of these
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
-def _object(line: str, where: str) -> Any:
+def _parse_line(line: str, where: str) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError(
+            f"{where} is nested too deeply: give one object with a text field per line."
+        ) from error
 
 
 def _field(row: Any, field: str, where: str) -> str | None:
-    """The text in a row, None if there is a null in its place."""
+    """Return the text in a row, None for a null."""
     text = row.get(field, ...) if isinstance(row, dict) else ...
     if not isinstance(text, str | None):
         there = ", ".join(list(row)[:8]) if isinstance(row, dict) else type(row).__name__
-        raise ValueError(f"{where}: no text under {field!r}; there is {there}. Choose with --text-field.")
+        raise ValueError(f"{where}: no text under {field!r}; it has {there}. Choose with --text-field.")
+    if text is not None and (place := _find_surrogate(text)) is not None:
+        raise ValueError(
+            f"{where}: character {place} is a lone surrogate, which cannot be encoded: remove it."
+        )
     return text
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _find_surrogate(text: str) -> int | None:
+    """Return the position of the first lone surrogate, which cannot be encoded and so not be tokenized."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start
+    return None

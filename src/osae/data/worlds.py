@@ -1,10 +1,11 @@
 """Worlds: synthetic data with a known dictionary, in a known order.
 
-Shapes: N samples, d width, K atoms, m active in each sample. Every world is a pure function of its
-fields: the dictionary of `seed`, and samples of `(seed, split)`, whatever training seed looks at them.
+Shapes: N samples, d width, K atoms, m active in each sample. A world is a pure function of its fields: the
+dictionary depends on `seed`, the samples on `seed` and the split, and neither on the seed of a training run.
 """
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -15,8 +16,12 @@ from osae.config import variant
 from osae.seeds import generator
 from osae.sparsify import Code
 
+SPLITS = ("train", "validation", "test")
+
 
 class Samples(NamedTuple):
+    """Data with their true codes."""
+
     x: Float[Tensor, "N d"]
     code: Code
 
@@ -26,8 +31,8 @@ class Samples(NamedTuple):
 class SparseWorld:
     """Unit Gaussian atoms; m of them at a time, drawn without replacement with pi_j ~ j^-zipf.
 
-    Values are |N(0,1)| if `positive`, else N(0,1). `strengths` multiplies each atom's values (None: all
-    one), so that how often an atom occurs and how strong it is can disagree.
+    Values are |N(0,1)| if `positive`, else N(0,1). `strengths` multiplies each atom's values (None: by one),
+    so that an atom's frequency and its strength can be chosen separately.
     """
 
     width: int = 80
@@ -42,21 +47,24 @@ class SparseWorld:
     def __post_init__(self):
         if not 1 <= self.active <= self.units:
             raise ValueError(f"active={self.active} of {self.units} atoms: ask for 1 to {self.units}.")
-        if self.width < 1 or self.samples < 1:
-            raise ValueError(f"width={self.width}, samples={self.samples}: both must be at least 1.")
+        _check_sizes(self.width, self.samples)
+        if not (isfinite(self.zipf) and self.zipf >= 0):
+            raise ValueError(f"zipf={self.zipf}: give a finite number of at least 0.")
+        if self.strengths is not None and not all(map(isfinite, self.strengths)):
+            raise ValueError("strengths hold NaN or infinity: give finite numbers.")
         if self.strengths is not None and len(self.strengths) != self.units:
             raise ValueError(f"{len(self.strengths)} strengths for {self.units} atoms: give one per atom.")
 
     def dictionary(self) -> Float[Tensor, "K d"]:
-        """The true atoms, most frequent first."""
+        """Return the true atoms, the most frequent first."""
         atoms = torch.randn(self.units, self.width, generator=generator(self.seed, "dictionary"))
         return torch.nn.functional.normalize(atoms, dim=-1)
 
     def draw(self, split: str = "train", samples: int | None = None) -> Samples:
-        """Samples of a split with their true codes, units in rising order."""
-        count = self.samples if samples is None else samples
+        """Return samples of a split (train, validation or test); codes list units in ascending order."""
+        count = _check_draw(split, self.samples if samples is None else samples)
         source = generator(self.seed, "samples", split)
-        units = _supports(self.units, self.active, self.zipf, count, source)
+        units = _draw_supports(self.units, self.active, self.zipf, count, source)
         values = torch.randn(count, self.active, generator=source)
         if self.positive:
             values = values.abs()
@@ -69,7 +77,7 @@ class SparseWorld:
 @variant
 @dataclass(frozen=True)
 class PCAWorld:
-    """Gaussian data whose principal directions are orthonormal atoms; variances fall as ratio^j."""
+    """Gaussian data whose principal directions are orthonormal atoms; the variances decrease as ratio^j."""
 
     width: int = 20
     units: int = 8
@@ -80,15 +88,18 @@ class PCAWorld:
     def __post_init__(self):
         if not 1 <= self.units <= self.width:
             raise ValueError(f"units={self.units} principal directions in width {self.width}: ask for fewer.")
+        _check_sizes(self.width, self.samples)
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio={self.ratio}: give a number above 0, at most 1.")
 
     def dictionary(self) -> Float[Tensor, "K d"]:
-        """The leading principal directions, largest variance first."""
+        """Return the leading principal directions, the one of largest variance first."""
         noise = torch.randn(self.width, self.width, generator=generator(self.seed, "dictionary"))
         return torch.linalg.qr(noise).Q.T[: self.units].contiguous()
 
     def draw(self, split: str = "train", samples: int | None = None) -> Samples:
-        """Samples of a split; the code holds the leading directions' coordinates."""
-        count = self.samples if samples is None else samples
+        """Return samples of a split (train, validation or test); codes hold the leading coordinates."""
+        count = _check_draw(split, self.samples if samples is None else samples)
         noise = torch.randn(self.width, self.width, generator=generator(self.seed, "dictionary"))
         directions = torch.linalg.qr(noise).Q.T
         spread = self.ratio ** (torch.arange(self.width) / 2)
@@ -102,12 +113,26 @@ class PCAWorld:
 World = SparseWorld | PCAWorld
 
 
-def _supports(
+def _check_sizes(width: int, samples: int) -> None:
+    if width < 1 or samples < 1:
+        raise ValueError(f"width={width}, samples={samples}: both must be at least 1.")
+
+
+def _check_draw(split: str, samples: int) -> int:
+    """Return the number of samples; raise `ValueError` if it is not positive or the split is unknown."""
+    if split not in SPLITS:
+        raise ValueError(f"split={split!r}: give one of {', '.join(SPLITS)}.")
+    if samples < 1:
+        raise ValueError(f"samples={samples}: give at least 1.")
+    return samples
+
+
+def _draw_supports(
     units: int, active: int, zipf: float, count: int, source: torch.Generator
 ) -> Int[Tensor, "N m"]:
-    """Draws of m atoms without replacement, one after the other with chances ~ j^-zipf, sorted.
+    """Draw m atoms without replacement for each sample, with probabilities ~ j^-zipf, and sort them.
 
-    The m smallest of independent exponential times of rates pi_j are exactly such a draw.
+    The m smallest of independent exponential times with rates pi_j are exactly such a draw.
     """
     rates = torch.arange(1, units + 1, dtype=torch.float64) ** -zipf
     supports = []

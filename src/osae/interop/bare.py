@@ -1,4 +1,4 @@
-"""A decoder alone: the one matrix in a `.npy`, `.npz`, `.safetensors` or `.pt` file, or the one called so."""
+"""A decoder alone: the only matrix in a file, or one of a usual name."""
 
 from typing import Literal
 
@@ -22,28 +22,32 @@ Orientation = Literal["rows", "columns"]
 
 
 def read(found: Found, orientation: Orientation | None) -> Matrices:
-    """The decoder with atoms as rows, and how its orientation was decided."""
+    """Return the decoder with atoms as rows, and how its orientation was decided."""
     tensors = {name: held for name, held in found.entries.items() if isinstance(held, Tensor)}
     named = [name for name in NAMES if name in tensors]
     square = [name for name, tensor in tensors.items() if tensor.ndim == 2 and tensor.is_floating_point()]
     if not named and len(square) != 1:
         there = ", ".join(sorted(map(str, found.entries))[:SHOWN]) or "nothing"
         raise ValueError(
-            f"no SAE format is recognised, and {len(square)} matrices are not one decoder: it holds {there}."
+            f"it is in no known SAE format, and its {len(square)} matrices are not a single decoder: "
+            f"it holds {there}."
         )
     matrix = found.matrix((named or square)[0])
     by_rows, note = _by_rows(matrix, orientation)
-    why = "only the decoder was read: nothing tells how it is encoded."
+    why = "only the decoder is there: how inputs are encoded is not stored."
     return Matrices(matrix if by_rows else matrix.T, None, why, (note,))
 
 
 def _by_rows(matrix: Tensor, orientation: Orientation | None) -> tuple[bool, str]:
-    """Whether atoms are rows, and why: as told, else by unit norm, else the longer side counts units."""
+    """Return whether atoms are rows, and why: as given, by unit norm, or because there are more rows."""
     if orientation is not None:
-        return orientation == "rows", f"atoms are {orientation}, as told."
+        return orientation == "rows", f"its atoms are its {orientation}."
     rows, columns = (bool(((matrix.norm(dim=dim) - 1).abs() <= 100 * UNIT).all()) for dim in (1, 0))
     if rows != columns:
-        return rows, f"atoms are {'rows' if rows else 'columns'}: these have unit norm."
+        return rows, f"its atoms are its {'rows' if rows else 'columns'}, which have unit norm."
     high, wide = matrix.shape
     guess = "rows" if high >= wide else "columns"
-    return high >= wide, f"atoms are taken to be {guess} of {high} x {wide}: give orientation= if not."
+    return (
+        high >= wide,
+        f"its atoms are assumed to be its {guess} ({high} x {wide}): give orientation= if not.",
+    )

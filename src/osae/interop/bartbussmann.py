@@ -1,7 +1,7 @@
 """bartbussmann's BatchTopK and matryoshka_sae: `sae.pt` and `config.json`; W_enc is d x K, W_dec is K x d.
 
-`b_enc` is stored always and used by the vanilla and the JumpReLU SAE only; the JumpReLU alone subtracts no
-b_dec. `input_unit_norm` normalises each input one by one.
+`b_enc` is always stored, but only the vanilla and the JumpReLU SAE use it; only the JumpReLU SAE does not
+subtract b_dec. `input_unit_norm` normalizes each input separately.
 """
 
 import torch
@@ -15,17 +15,17 @@ NAME = "bartbussmann"
 
 
 def recognises(found: Found) -> bool:
-    """Whether the file is one that these repositories wrote."""
+    """Return whether one of these repositories wrote the file."""
     return found.has("W_enc", "W_dec") and "act_size" in found.config and "sae_type" in found.config
 
 
 def read(found: Found) -> Parts | Matrices:
-    """The parameters, or the matrices alone if the input is normalised."""
+    """Return the parameters, or the matrices alone if inputs are normalized."""
     config = found.config
     encoder, decoder = found.matrix("W_enc").T, found.matrix("W_dec")
     if flag(config, "input_unit_norm", default=True):
         return Matrices(
-            decoder, encoder, "input_unit_norm normalises inputs one by one: it cannot be folded."
+            decoder, encoder, "input_unit_norm normalizes each input separately, which cannot be folded."
         )
     kind = word(config, "sae_type", default="")
     unused, bias = torch.zeros(len(decoder)), found.vector("b_dec")
@@ -35,9 +35,11 @@ def read(found: Found) -> Parts | Matrices:
         threshold = found.vector("jumprelu.log_threshold").exp()
         return Parts(encoder, decoder, found.vector("b_enc"), bias, JumpReLU(), threshold, pre_bias=False)
     if kind not in ("topk", "batchtopk", "global-matryoshka-topk"):
-        return Matrices(decoder, encoder, f"the sae_type {kind} has no counterpart here.")
+        return Matrices(decoder, encoder, f"the sae_type {kind} is not supported.")
     if kind != "topk" and "threshold" not in found:
-        return Matrices(decoder, encoder, "it has no threshold to select by outside of a training batch.")
+        return Matrices(
+            decoder, encoder, "it has no threshold to select units by outside of a training batch."
+        )
     sparsifier, threshold = _selection(found, kind, len(decoder))
     return Parts(encoder, decoder, unused, bias, sparsifier, threshold)
 

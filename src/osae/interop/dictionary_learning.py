@@ -1,27 +1,27 @@
-"""dictionary_learning: `ae.pt`, a state_dict, and `config.json` with what the trainer was given.
+"""dictionary_learning: `ae.pt`, a state_dict, and `config.json` with the settings of the trainer.
 
 Two layouts: nn.Linear (encoder.weight K x d, decoder.weight d x K) and plain (W_enc d x K, W_dec K x d). An
-interrupted run leaves a backup instead, with the state_dict under "ae" and the input scale beside it.
+interrupted training run leaves a backup instead: the state_dict under "ae", and the input scale.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor
 
-from osae.interop.export import Files, Origin, check_thresholds, collect_tensors
+from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
 from osae.interop.found import Found, count, inside, number
-from osae.interop.parts import Matrices, Parts, gated, scaled
+from osae.interop.parts import Matrices, Parts, from_gated, scale_input
 from osae.model import SAE
-from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, Sparsifier, TopK
+from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
 NAME = "dictionary_learning"
 _BIASES = ("b_dec", "bias", "decoder.bias", "decoder_bias")
 
 
 def recognises(found: Found) -> bool:
-    """Whether the file is one that dictionary_learning wrote."""
+    """Return whether dictionary_learning wrote the file."""
     if isinstance(found.entries.get("ae"), dict):
         return True
     if found.has("encoder.weight", "decoder.weight"):
@@ -32,26 +32,26 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """The parameters of any of its dictionary classes."""
+    """Return the parameters of any of its dictionary classes."""
     if not isinstance(found.entries.get("ae"), dict):
-        return _dictionary(found, inside(found.config, "trainer"))
+        return _read_dictionary(found, inside(found.config, "trainer"))
     trainer = inside(found.entries, "config") or inside(found.config, "trainer")
-    parts = _dictionary(replace(found, entries=found.entries["ae"]), trainer)
+    parts = _read_dictionary(replace(found, entries=found.entries["ae"]), trainer)
     if isinstance(parts, Matrices):
         return parts
-    parts = parts.with_note("a backup of an unfinished run.")
+    parts = parts.with_note("it is a backup of an unfinished training run.")
     if found.entries.get("norm_factor") is None:
         return parts
-    return scaled(parts, 1 / (number(found.entries, "norm_factor") or float("nan")))
+    return scale_input(parts, 1 / (number(found.entries, "norm_factor") or float("nan")))
 
 
-def _dictionary(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
+def _read_dictionary(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
     if "W_enc" in found:
-        return _plain(found, trainer)
+        return _read_plain(found, trainer)
     encoder, decoder = found.matrix("encoder.weight"), found.matrix("decoder.weight").T
     if "decoder_bias" in found:
         r_mag, gate_bias, mag_bias = (found.vector(name) for name in ("r_mag", "gate_bias", "mag_bias"))
-        return gated(encoder, r_mag, gate_bias, mag_bias, decoder, found.vector("decoder_bias"))
+        return from_gated(encoder, r_mag, gate_bias, mag_bias, decoder, found.vector("decoder_bias"))
     encoder_bias = found.vector("encoder.bias")
     if "bias" in found:
         return Parts(encoder, decoder, encoder_bias, found.vector("bias"), ReLU())
@@ -59,34 +59,36 @@ def _dictionary(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
         return Parts(encoder, decoder, encoder_bias, found.vector("decoder.bias"), ReLU(), pre_bias=False)
     named = trainer.get("dict_class")
     if named not in ("AutoEncoderTopK", "BatchTopKSAE"):
-        why = "nothing tells an AutoEncoderTopK from a BatchTopKSAE: put its config.json beside it."
+        why = "it may be an AutoEncoderTopK or a BatchTopKSAE: put its config.json beside it."
         return Matrices(decoder, encoder, why)
     parts = Parts(encoder, decoder, encoder_bias, found.vector("b_dec"), TopK(_k(found, trainer)))
-    return parts if named == "AutoEncoderTopK" else _by_threshold(parts, found)
+    return parts if named == "AutoEncoderTopK" else _select_by_threshold(parts, found)
 
 
-def _plain(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
+def _read_plain(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
     encoder, decoder = found.matrix("W_enc").T, found.matrix("W_dec")
     encoder_bias, bias = found.vector("b_enc"), found.vector("b_dec")
     if _per_unit_threshold(found):
         threshold = found.vector("threshold")
         return Parts(encoder, decoder, encoder_bias, bias, JumpReLU(), threshold, pre_bias=False)
     if "group_sizes" not in found:
-        return Matrices(decoder, encoder, "it is none of the dictionary classes that are known here.")
+        return Matrices(decoder, encoder, "it is none of the known dictionary classes.")
     parts = Parts(encoder, decoder, encoder_bias, bias, TopK(_k(found, trainer)))
     ends = ", ".join(map(str, _ends(found, len(decoder))))
-    return _by_threshold(parts, found).with_note(f"a Matryoshka SAE whose groups end at {ends} units.")
+    return _select_by_threshold(parts, found).with_note(
+        f"it is a Matryoshka SAE whose groups end at {ends} units."
+    )
 
 
-def _by_threshold(parts: Parts, found: Found) -> Parts:
-    """The same with units above one common threshold instead of the k largest; -1 stands for none yet."""
+def _select_by_threshold(parts: Parts, found: Found) -> Parts:
+    """Return the same with units above one threshold instead of the k largest; -1 means it was never set."""
     level = found.scalar("threshold")
     assert isinstance(parts.sparsifier, TopK)
     threshold = torch.full((len(parts.decoder),), level)
     parts = replace(parts, sparsifier=BatchTopK(parts.sparsifier.k), threshold=threshold)
-    return (
-        parts if level >= 0 else parts.with_note("the threshold was never set: every positive unit speaks.")
-    )
+    if level >= 0:
+        return parts
+    return parts.with_note("its threshold was never set: every unit with a positive pre-activation fires.")
 
 
 def _per_unit_threshold(found: Found) -> bool:
@@ -96,7 +98,7 @@ def _per_unit_threshold(found: Found) -> bool:
 def _k(found: Found, trainer: dict[str, Any]) -> int:
     stored = {count(part, "k") for part in (found.entries, trainer) if part.get("k") is not None}
     if len(stored) != 1:
-        raise ValueError(f"the file and config.json give {sorted(stored) or 'no'} k: one is needed.")
+        raise ValueError(f"the file and config.json give {sorted(stored) or 'no'} k: exactly one is needed.")
     return stored.pop()
 
 
@@ -113,7 +115,7 @@ def _ends(found: Found, units: int) -> tuple[int, ...]:
 
 
 def export(sae: SAE, origin: Origin) -> Files:
-    """The two files, which `dictionary_learning.utils.load_dictionary` and SAEBench load."""
+    """Return the two files, which `dictionary_learning.utils.load_dictionary` and SAEBench load."""
     state, trainer_class, dict_class = _state(sae)
     trainer = {
         "trainer_class": trainer_class,
@@ -131,35 +133,40 @@ def export(sae: SAE, origin: Origin) -> Files:
 
 
 def _state(sae: SAE) -> tuple[dict[str, Tensor], str, str]:
-    """The state_dict, and the names of the trainer and of the dictionary class it belongs to."""
+    """Return the state_dict, and the names of the trainer and of the dictionary class it belongs to."""
     tensors = collect_tensors(sae)
-    linear = {
+    bias, level = tensors["decoder_bias"], tensors["threshold"].clamp(min=0)
+    match sparsifier := require_familiar(sae, NAME):
+        case ReLU():
+            return _linear(tensors) | {"bias": bias}, "StandardTrainer", "AutoEncoder"
+        case TopK(k):
+            chosen = {"b_dec": bias, "k": torch.tensor(k, dtype=torch.int), "threshold": torch.tensor(-1.0)}
+            return _linear(tensors) | chosen, "TopKTrainer", "AutoEncoderTopK"
+        case BatchTopK(k) if bool((level == level[0]).all()):
+            chosen = {"b_dec": bias, "k": torch.tensor(k, dtype=torch.int), "threshold": level[0].clone()}
+            return _linear(tensors) | chosen, "BatchTopKTrainer", "BatchTopKSAE"
+        case BatchTopK() | JumpReLU():
+            check_thresholds(sae)
+            return _plain(tensors) | {"threshold": level}, "JumpReluTrainer", "JumpReluAutoEncoder"
+        case _:
+            assert_never(sparsifier)
+
+
+def _linear(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the matrices and the encoder's bias in the layout of nn.Linear."""
+    return {
         "encoder.weight": tensors["encoder"],
         "encoder.bias": tensors["encoder_bias"],
         "decoder.weight": tensors["decoder"].T.contiguous(),
     }
-    sparsifier: Sparsifier = sae.config.sparsifier
-    level = tensors["threshold"].clamp(min=0)
-    match sparsifier:
-        case ReLU():
-            return linear | {"bias": tensors["decoder_bias"]}, "StandardTrainer", "AutoEncoder"
-        case TopK(k):
-            chosen = {"b_dec": tensors["decoder_bias"], "k": torch.tensor(k, dtype=torch.int)}
-            return linear | chosen | {"threshold": torch.tensor(-1.0)}, "TopKTrainer", "AutoEncoderTopK"
-        case BatchTopK(k) if bool((level == level[0]).all()):
-            chosen = {"b_dec": tensors["decoder_bias"], "k": torch.tensor(k, dtype=torch.int)}
-            return linear | chosen | {"threshold": level[0].clone()}, "BatchTopKTrainer", "BatchTopKSAE"
-        case BatchTopK() | JumpReLU():
-            check_thresholds(sae)
-            # this class subtracts nothing from its input: E (x - b) + c = E x + (c - E b)
-            shift = tensors["encoder"].double() @ tensors["decoder_bias"].double()
-            plain = {
-                "W_enc": tensors["encoder"].T.contiguous(),
-                "b_enc": (tensors["encoder_bias"].double() - shift).float(),
-                "W_dec": tensors["decoder"],
-                "b_dec": tensors["decoder_bias"],
-                "threshold": level,
-            }
-            return plain, "JumpReluTrainer", "JumpReluAutoEncoder"
-        case Linear():
-            raise ValueError("dictionary_learning has no linear code: negative values would be lost.")
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the plain layout; its class does not subtract b: E (x - b) + c = E x + (c - E b)."""
+    shift = tensors["encoder"].double() @ tensors["decoder_bias"].double()
+    return {
+        "W_enc": tensors["encoder"].T.contiguous(),
+        "b_enc": (tensors["encoder_bias"].double() - shift).float(),
+        "W_dec": tensors["decoder"],
+        "b_dec": tensors["decoder_bias"],
+    }

@@ -1,4 +1,4 @@
-"""What every exporter needs: the parameters as plain tensors, where the SAE comes from, whole files."""
+"""What every exporter needs: the parameters as plain tensors, where the SAE comes from, files to write."""
 
 import json
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from torch import Tensor
 
 from osae.files import atomic_write
 from osae.model import SAE
-from osae.sparsify import JumpReLU
+from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
-Files = dict[str, dict[str, Any]]  # by file name: a state_dict, or what is in the JSON
+Files = dict[str, dict[str, Any]]  # by file name: a state_dict, or the content of a JSON file
+Familiar = ReLU | TopK | BatchTopK | JumpReLU  # sparsifiers that other libraries have as well
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an exported SAE comes from; `model` and `layer` fill the fields that peers have for them."""
+    """Where an exported SAE comes from; `model` and `layer` go into the fields a library has for them."""
 
     provenance: dict[str, Any]
     model: str | None = None
@@ -26,12 +27,21 @@ class Origin:
 
 
 def collect_tensors(sae: SAE) -> dict[str, Tensor]:
-    """The SAE's parameters by name, in single precision, each with memory of its own."""
+    """Return the SAE's parameters by name, in single precision, each in memory of its own."""
     return {name: value.detach().float().cpu().clone() for name, value in sae.state_dict().items()}
 
 
+def require_familiar(sae: SAE, library: str) -> Familiar:
+    """Return the sparsifier; raise `ValueError` if it is one that other libraries do not have."""
+    sparsifier = sae.config.sparsifier
+    if not isinstance(sparsifier, Familiar):
+        kind = type(sparsifier).__name__
+        raise ValueError(f"{library} has no {kind}: its selection would be lost; convert to osae instead.")
+    return sparsifier
+
+
 def check_thresholds(sae: SAE) -> None:
-    """Refuses a JumpReLU whose units may speak below zero, which no peer's can."""
+    """Raise `ValueError` for a JumpReLU whose units may fire below zero: no other library allows that."""
     below = int((sae.threshold < 0).sum()) if isinstance(sae.config.sparsifier, JumpReLU) else 0
     if below:
         raise ValueError(
@@ -40,7 +50,7 @@ def check_thresholds(sae: SAE) -> None:
 
 
 def store(files: Files, folder: Path) -> None:
-    """The files in the folder, each written whole or not at all, in the order given."""
+    """Write the files into the folder in the order given, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         with atomic_write(folder / name) as path:
@@ -48,7 +58,7 @@ def store(files: Files, folder: Path) -> None:
                 case ".safetensors":
                     save_file(content, path)
                 case ".pt":
-                    with open(path, "wb") as file:  # given a path, torch would put its name into the file
+                    with open(path, "wb") as file:  # given a path, torch would store its name in the file
                         torch.save(content, file)
                 case _:
                     path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,6 +1,5 @@
-"""What lies at a path: one weight file, what it holds by name, and the JSON beside it."""
+"""What a path holds: one weight file, its entries by name, and the JSON beside it."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from osae.files import file_sha256
 from osae.interop import weights
 
 CONFIGS = ("sae.json", "cfg.json", "config.json")
-# names that a library gives to its weights come before any other file in the folder
+# names that libraries give to their weights; these take precedence over any other file in the folder
 WEIGHTS = (
     "sae.safetensors",
     "sae_weights.safetensors",
@@ -24,12 +24,13 @@ WEIGHTS = (
     "params.safetensors",
 )
 SHOWN = 8  # names listed in a message
+_LARGEST_JSON = 2**26
 _BELOW = ("*/", "*/*/", "*/*/*/")  # how deep a folder without weights is searched for folders with some
 
 
 @dataclass(frozen=True)
 class Found:
-    """A weight file with what it holds and the JSON beside it, empty if there is none."""
+    """A weight file, its entries and the JSON beside it, which is empty if there is none."""
 
     file: Path
     entries: dict[str, Any]
@@ -39,19 +40,19 @@ class Found:
         return isinstance(self.entries.get(name), Tensor)
 
     def has(self, *names: str) -> bool:
-        """Whether there is a tensor of each name."""
+        """Return whether there is a tensor of each name."""
         return all(name in self for name in names)
 
     def matrix(self, name: str) -> Tensor:
-        """The matrix of that name in single precision."""
+        """Return the matrix of that name in single precision."""
         return self._floats(name, 2)
 
     def vector(self, name: str) -> Tensor:
-        """The vector of that name in single precision."""
+        """Return the vector of that name in single precision."""
         return self._floats(name, 1)
 
     def scalar(self, name: str) -> float:
-        """The number of that name: a tensor with one entry, or a plain number."""
+        """Return the number of that name: a tensor with one entry, or a plain number."""
         if name not in self:
             return number(self.entries, name)
         return float(self._floats(name, 0))
@@ -66,24 +67,24 @@ class Found:
         if tensor.ndim != dimensions or 0 in tensor.shape:
             kind = ("a number", "a vector", "a matrix")[dimensions]
             raise ValueError(f"{name!r} has the shape {tuple(tensor.shape)}: {kind} is needed.")
-        return finite(name, tensor.detach().to(torch.float32))
+        return check_finite(name, tensor.detach().to(torch.float32))
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of the weight file."""
-        with open(self.file, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """Return the digest of the weight file."""
+        return file_sha256(self.file)
 
 
 def find(path: Path) -> Found:
-    """The weights and the JSON at the path, which is a weight file or a folder that holds one."""
+    """Return the weights and the JSON at the path, which is a weight file or a folder that holds one."""
     if not path.exists():
         raise ValueError("there is no such file or folder.")
     file = _weights_in(path) if path.is_dir() else path
-    return Found(file, weights.entries(file), _config_beside(file))
+    return Found(file, weights.read_entries(file), _config_beside(file))
 
 
 def _weights_in(folder: Path) -> Path:
+    """Return the one weight file in a folder; raise `ValueError` if there is none, or no telling which."""
     for name in WEIGHTS:
         if (folder / name).is_file():
             return folder / name
@@ -91,24 +92,25 @@ def _weights_in(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     if files:
-        raise ValueError(f"it holds several weight files: name one of {_listed(files)}.")
+        raise ValueError(f"it holds several weight files: name one of {_list_names(files)}.")
     below = sorted(
         {child.parent for depth in _BELOW for name in WEIGHTS for child in folder.glob(depth + name)}
     )
     if below:
         raise ValueError(
-            f"it holds no SAE itself: name one of its folders {_listed(below, relative_to=folder)}."
+            f"it holds no SAE itself: name one of its folders {_list_names(below, relative_to=folder)}."
         )
-    raise ValueError(f"it holds no weights: {', '.join(weights.READERS)} files are looked for.")
+    raise ValueError(f"it holds no weights: give a folder with a {', '.join(weights.READERS)} file.")
 
 
-def _listed(paths: list[Path], *, relative_to: Path | None = None) -> str:
+def _list_names(paths: list[Path], *, relative_to: Path | None = None) -> str:
     names = [str(path.relative_to(relative_to)) if relative_to else path.name for path in paths]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def _config_beside(file: Path) -> dict[str, Any]:
+    """Return the JSON that belongs to a weight file."""
     # dictionary_learning keeps intermediate weights one folder below their config.json
     folders = [file.parent, file.parent.parent] if file.parent.name == "checkpoints" else [file.parent]
     names = CONFIGS if file.name == "sae.safetensors" else CONFIGS[1:]
@@ -119,7 +121,9 @@ def _config_beside(file: Path) -> dict[str, Any]:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in the file."""
+    """Return the JSON object in the file."""
+    if (size := path.stat().st_size) > _LARGEST_JSON:
+        raise ValueError(f"{path.name} has {size} bytes: at most {_LARGEST_JSON} are read, so it is damaged.")
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -129,9 +133,9 @@ def json_object(path: Path) -> dict[str, Any]:
     return held
 
 
-def finite(name: str, tensor: Tensor) -> Tensor:
-    """The tensor itself, refused if it holds NaN or infinity."""
-    # Quicker than looking at each: any such value makes the sum one too. A sum may also overflow by itself.
+def check_finite(name: str, tensor: Tensor) -> Tensor:
+    """Return the tensor itself; raise `ValueError` if it holds NaN or infinity."""
+    # Summing is faster than testing every entry: one such value shows in the sum, which may also overflow.
     if bool(tensor.sum().isfinite()):
         return tensor
     if bad := int((~tensor.isfinite()).sum()):
@@ -140,13 +144,13 @@ def finite(name: str, tensor: Tensor) -> Tensor:
 
 
 def inside(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """The object of that name in a config, empty if there is none."""
+    """Return the object of that name in a config, empty if there is none."""
     part = config.get(name)
     return part if isinstance(part, dict) else {}
 
 
 def number(config: dict[str, Any], name: str) -> float:
-    """The number of that name in a config."""
+    """Return the number of that name in a config."""
     value = config.get(name)
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         value = value.item()
@@ -156,7 +160,7 @@ def number(config: dict[str, Any], name: str) -> float:
 
 
 def count(config: dict[str, Any], name: str) -> int:
-    """The positive whole number of that name in a config."""
+    """Return the positive whole number of that name in a config."""
     value = number(config, name)
     if value < 1 or value != int(value):
         raise ValueError(f"{name!r} is {value:g}: a positive whole number is needed.")
@@ -164,7 +168,7 @@ def count(config: dict[str, Any], name: str) -> int:
 
 
 def flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
-    """The yes or no of that name in a config."""
+    """Return the flag of that name in a config."""
     value = config.get(name)
     if value is None:
         return default
@@ -174,7 +178,7 @@ def flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
 
 
 def word(config: dict[str, Any], name: str, *, default: str) -> str:
-    """The string of that name in a config, in lower case."""
+    """Return the string of that name in a config, in lower case."""
     value = config.get(name)
     if value is None:
         return default

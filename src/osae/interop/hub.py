@@ -1,4 +1,4 @@
-"""SAEs on the Hugging Face hub: `hf:user/repo/subfolder@revision`, brought to a local folder."""
+"""SAEs on the Hugging Face hub: `hf:user/repo/subfolder@revision`, downloaded to a local folder."""
 
 from pathlib import Path, PurePosixPath
 
@@ -10,33 +10,35 @@ BESIDE = (*CONFIGS, "activation_scaler.json")
 
 
 def fetch(address: str) -> Path:
-    """The local copy of the weight file at the address, with its JSON files beside it."""
-    repo, inner, revision = _split(address)
+    """Download the weight file at the address and the JSON beside it; return its local path."""
+    repo, inner, revision = _parse_address(address)
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError('the hub needs huggingface_hub: pip install "osae[hub]".') from error
     try:
         files = huggingface_hub.list_repo_files(repo, revision=revision)
-        chosen = _chosen([PurePosixPath(file) for file in files], inner)
+        chosen = _choose_files([PurePosixPath(file) for file in files], inner)
         local = [huggingface_hub.hf_hub_download(repo, str(file), revision=revision) for file in chosen]
     except ValueError:
         raise
     except Exception as error:  # offline, no such repository, no access: the hub has a class for each
-        raise ValueError(f"the hub says: {error}") from error
+        raise ValueError(f"the hub answers: {error}") from error
     return Path(local[0])
 
 
-def _split(address: str) -> tuple[str, PurePosixPath, str | None]:
+def _parse_address(address: str) -> tuple[str, PurePosixPath, str | None]:
     place, _, revision = address.removeprefix(PREFIX).partition("@")
     parts = [part for part in place.split("/") if part]
     if len(parts) < 2 or ".." in parts:
-        raise ValueError("an address on the hub reads hf:user/repo, hf:user/repo/subfolder@revision.")
+        raise ValueError(
+            "an address on the hub is of the form hf:user/repo or hf:user/repo/subfolder@revision."
+        )
     return "/".join(parts[:2]), PurePosixPath(*parts[2:]), revision or None
 
 
-def _chosen(files: list[PurePosixPath], inner: PurePosixPath) -> list[PurePosixPath]:
-    """One weight file, the one named or the one in the folder, and the JSON files beside it."""
+def _choose_files(files: list[PurePosixPath], inner: PurePosixPath) -> list[PurePosixPath]:
+    """Return one weight file, given by name or by its folder, and the JSON files beside it."""
     weights = [file for file in files if file.suffix in READERS and (file.parent == inner or file == inner)]
     known = sorted(
         (file for file in weights if file.name in WEIGHTS), key=lambda file: WEIGHTS.index(file.name)
@@ -48,5 +50,7 @@ def _chosen(files: list[PurePosixPath], inner: PurePosixPath) -> list[PurePosixP
         names = ", ".join(file.name for file in weights[:SHOWN])
         raise ValueError(f"this folder of the repository holds several weight files: name one of {names}.")
     below = sorted({str(file.parent) for file in files if file.suffix in READERS and inner in file.parents})
-    held = f"name one of its folders {', '.join(below[:SHOWN])}" if below else "it has no weights"
-    raise ValueError(f"no weights lie in this folder of the repository: {held}.")
+    remedy = (
+        f"name one of its folders {', '.join(below[:SHOWN])}" if below else "nor does any folder below it"
+    )
+    raise ValueError(f"this folder of the repository holds no weights: {remedy}.")

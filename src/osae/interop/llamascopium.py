@@ -1,8 +1,8 @@
 """Llamascopium: `config.json` and `sae_weights.safetensors` or `.pt`; W_E is d x K, W_D is K x d.
 
-No pre-bias. `sparsity_include_decoder_norm` lets the selection look at pre times the atom's norm.
+No pre-bias. With `sparsity_include_decoder_norm` units are selected by pre times the norm of the atom.
 `norm_activation: dataset-wise` scales inputs to an average norm of sqrt(d) with a stored average;
-`inference` means that this has been folded.
+`inference` means that this scale has been folded into the weights.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from osae.interop.found import Found, count, flag, word
-from osae.interop.parts import Matrices, Parts, scaled
+from osae.interop.parts import Matrices, Parts, scale_input
 from osae.sparsify import JumpReLU, ReLU, TopK
 
 NAME = "llamascopium"
@@ -18,16 +18,16 @@ _LEVELS = "activation_function.log_jumprelu_threshold"
 
 
 def recognises(found: Found) -> bool:
-    """Whether the file is one that Llamascopium wrote."""
+    """Return whether Llamascopium wrote the file."""
     return _state(found).has("W_E", "W_D")
 
 
 def read(found: Found) -> Parts | Matrices:
-    """The parameters, or the matrices alone of a transcoder or of a selection within a batch."""
+    """Return the parameters, or the matrices alone of a transcoder or of a selection within a batch."""
     found = _state(found)
     config = found.config
     encoder, decoder = found.matrix("W_E").T, found.matrix("W_D")
-    if why := _unlike(found):
+    if why := _why_not(found):
         return Matrices(decoder, encoder, why)
     activation = word(config, "act_fn", default="relu")
     sparsifier = {"relu": ReLU(), "jumprelu": JumpReLU()}.get(activation) or TopK(count(config, "top_k"))
@@ -44,7 +44,7 @@ def read(found: Found) -> Parts | Matrices:
     if word(config, "norm_activation", default="dataset-wise") == "inference":
         return parts
     average = found.scalar(_average(found))
-    return scaled(parts, decoder.shape[1] ** 0.5 / (average or float("nan")))
+    return scale_input(parts, decoder.shape[1] ** 0.5 / (average or float("nan")))
 
 
 def _state(found: Found) -> Found:
@@ -56,17 +56,17 @@ def _average(found: Found) -> str:
     return f"dataset_average_activation_norm.{found.config.get('hook_point_in')}"
 
 
-def _unlike(found: Found) -> str:
-    """Why our SAE cannot do what this one does; empty if it can."""
+def _why_not(found: Found) -> str:
+    """Return why our SAE cannot compute what this one does; empty if it can."""
     config = found.config
     if not config:
-        return "there is no config.json beside it to say which activation it has."
+        return "there is no config.json beside it, which states its activation function."
     if (kind := word(config, "sae_type", default="sae")) != "sae":
-        return f"the sae_type {kind} has no counterpart here."
+        return f"the sae_type {kind} is not supported."
     if config.get("hook_point_in") != config.get("hook_point_out"):
-        return "a transcoder does not reconstruct its input."
+        return "it is a transcoder, which does not reconstruct its input."
     if flag(config, "use_glu_encoder", default=False):
-        return "a GLU encoder has no counterpart here."
+        return "a GLU encoder is not supported."
     if (activation := word(config, "act_fn", default="relu")) not in ("relu", "jumprelu", "topk"):
         return f"the activation {activation} selects within a batch and stores no threshold."
     norm = word(config, "norm_activation", default="dataset-wise")

@@ -1,7 +1,7 @@
-"""openai/sparse_autoencoder: a `.pt` state_dict that carries its activation by name.
+"""openai/sparse_autoencoder: a `.pt` state_dict that names its activation.
 
-encoder.weight is K x d, decoder.weight d x K and absent if tied. An SAE with top-k normalises each input
-to zero mean and unit spread, and undoes it on the output.
+encoder.weight is K x d, decoder.weight d x K and absent if tied. An SAE with top-k normalizes each input
+to zero mean and unit variance, and undoes this on the output.
 """
 
 from osae.interop.found import Found, inside, word
@@ -12,21 +12,21 @@ NAME = "openai"
 
 
 def recognises(found: Found) -> bool:
-    """Whether the file is one that openai/sparse_autoencoder wrote."""
+    """Return whether openai/sparse_autoencoder wrote the file."""
     return found.has("pre_bias", "latent_bias", "encoder.weight")
 
 
 def read(found: Found) -> Parts | Matrices:
-    """The parameters, or the matrices alone if the input is normalised."""
+    """Return the parameters, or the matrices alone if inputs are normalized."""
     encoder = found.matrix("encoder.weight")
     decoder = found.matrix("decoder.weight").T if "decoder.weight" in found else encoder
     activation = word(found.entries, "activation", default="relu")
     if activation == "topk":
         k = inside(found.entries, "activation_state_dict").get("k")
         return Matrices(
-            decoder, encoder, f"top-k (k={k}) on an input normalised one by one cannot be folded."
+            decoder, encoder, f"top-k (k={k}) normalizes each input separately, which cannot be folded."
         )
     if activation not in ("relu", "identity"):
-        return Matrices(decoder, encoder, f"the activation {activation} has no counterpart here.")
+        return Matrices(decoder, encoder, f"the activation {activation} is not supported.")
     sparsifier = ReLU() if activation == "relu" else Linear()
     return Parts(encoder, decoder, found.vector("latent_bias"), found.vector("pre_bias"), sparsifier)

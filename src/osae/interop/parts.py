@@ -1,7 +1,7 @@
-"""From a peer's parameters to our SAE: everything that differs is folded into the weights, exactly.
+"""From another library's parameters to our SAE: every difference is folded into the weights, exactly.
 
-Shapes: d width, K units. A peer computes pre = E (x - b) + c or pre = E x + c, selects, and decodes with
-atoms of any norm; ours subtracts b and has unit atoms.
+Shapes: d width, K units. Other libraries compute pre = E (x - b) + c or pre = E x + c, select units, and
+decode with atoms of any norm; ours subtracts b and has unit atoms.
 """
 
 from dataclasses import dataclass, replace
@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from osae.interop.found import finite
+from osae.interop.found import check_finite
 from osae.model import SAE, SAEConfig
 from osae.sparsify import JumpReLU, Sparsifier, TopK
 
-UNIT = 1e-5  # an atom's norm may be this far from one and is left alone
+UNIT = 1e-5  # an atom whose norm is this close to one is left as it is
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A peer's SAE in our orientation, with nothing folded yet.
+    """Another library's SAE in our orientation, with nothing folded yet.
 
-    `pre_bias`: b is subtracted before encoding. `ranks_by_norm`: the selection looks at pre times the
-    norm of the atom. A unit speaks above `threshold`, which counts only for JumpReLU and BatchTopK.
+    `pre_bias`: b is subtracted before encoding. `ranks_by_norm`: units are selected by pre times the norm of
+    the atom. Units fire above `threshold`, which only JumpReLU and BatchTopK use.
     """
 
     encoder: Tensor
@@ -46,13 +46,13 @@ class Parts:
                 )
 
     def with_note(self, note: str) -> "Parts":
-        """The same with one more thing to know about it."""
+        """Return the same with one more note."""
         return replace(self, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """The matrices of a peer's SAE that ours cannot run, and why not."""
+    """The matrices of an SAE that ours cannot run, and why not."""
 
     decoder: Tensor
     encoder: Tensor | None
@@ -60,13 +60,13 @@ class Matrices:
     notes: tuple[str, ...] = ()
 
 
-def gated(
+def from_gated(
     weight: Tensor, r_mag: Tensor, gate_bias: Tensor, mag_bias: Tensor, decoder: Tensor, decoder_bias: Tensor
 ) -> Parts:
-    """A gated SAE as the JumpReLU it is.
+    """Return a gated SAE as the JumpReLU that computes the same.
 
-    With a = W (x - b): the gate a + g > 0 opens where exp(r) a + m > m - exp(r) g, so the magnitude
-    exp(r) a + m speaks above the threshold max(m - exp(r) g, 0).
+    With a = W (x - b): the gate a + g > 0 opens where exp(r) a + m > m - exp(r) g, so a unit of magnitude
+    exp(r) a + m fires above the threshold max(m - exp(r) g, 0).
     """
     if not len(weight) == len(r_mag) == len(gate_bias) == len(mag_bias):
         raise ValueError(f"{len(weight)} gated units have biases for {len(gate_bias)} and {len(mag_bias)}.")
@@ -75,8 +75,8 @@ def gated(
     return Parts(gain[:, None] * weight, decoder, mag_bias, decoder_bias, JumpReLU(), threshold)
 
 
-def scaled(parts: Parts, scale: float) -> Parts:
-    """The parts that do to x what these, trained on scale * x, do to scale * x."""
+def scale_input(parts: Parts, scale: float) -> Parts:
+    """Return the parts that do to x what these, trained on scale * x, do to scale * x."""
     if not 0 < scale < float("inf"):
         raise ValueError(f"the input scale is {scale:g}: a positive number is needed.")
     threshold = None if parts.threshold is None else parts.threshold / scale
@@ -88,9 +88,9 @@ def scaled(parts: Parts, scale: float) -> Parts:
     )
 
 
-def folded(parts: Parts) -> tuple[SAE, list[str]]:
-    """The SAE that computes what the parts do, and what there is to know about it."""
-    parts = _unit_atoms(parts if parts.pre_bias else _with_pre_bias(parts))
+def fold(parts: Parts) -> tuple[SAE, list[str]]:
+    """Return the SAE that computes what the parts do, and the notes about it."""
+    parts = _normalize_atoms(parts if parts.pre_bias else _add_pre_bias(parts))
     units, width = parts.decoder.shape
     threshold = torch.zeros(units) if parts.threshold is None else parts.threshold.clamp(min=0)
     config = SAEConfig(width, units, parts.sparsifier)
@@ -105,32 +105,29 @@ def folded(parts: Parts) -> tuple[SAE, list[str]]:
 
 
 def assemble(config: SAEConfig, state: dict[str, Tensor]) -> SAE:
-    """The SAE of these parameters; nothing random is drawn on the way."""
-    sae = SAE(config, atoms=state["decoder"])
-    tensors = {name: finite(name, tensor).contiguous() for name, tensor in state.items()}
-    sae.load_state_dict(tensors, assign=True)
-    if config.tied:
-        sae.encoder = sae.decoder
-    return sae
+    """Return the SAE of these parameters; no random numbers are drawn."""
+    return SAE.from_tensors(config, {name: check_finite(name, tensor) for name, tensor in state.items()})
 
 
-def _with_pre_bias(parts: Parts) -> Parts:
-    """E x + c = E (x - b) + (c + E b)."""
+def _add_pre_bias(parts: Parts) -> Parts:
+    """Return the same with b subtracted from the input: E x + c = E (x - b) + (c + E b)."""
     shift = parts.encoder.double() @ parts.decoder_bias.double()
     bias = (parts.encoder_bias.double() + shift).float()
     return replace(parts, encoder_bias=bias, pre_bias=True)
 
 
-def _unit_atoms(parts: Parts) -> Parts:
-    """Atoms of norm one: the norms go over to the encoder, so a unit's value is multiplied by its norm."""
+def _normalize_atoms(parts: Parts) -> Parts:
+    """Return the same with unit atoms: norms move to the encoder, so that values are multiplied by them."""
     norms = parts.decoder.norm(dim=1)
     if float((norms - 1).abs().max()) <= UNIT:
         return parts
     span = f"{float(norms.min()):.3g} to {float(norms.max()):.3g}"
     if isinstance(parts.sparsifier, TopK) and not parts.ranks_by_norm:
-        # the largest pre-activations are not the largest after the norms are moved
-        return parts.with_note(f"decoder norms ({span}) are kept: folding would change the top k.")
-    divisor = torch.where(norms > 0, norms, 1.0)  # a zero atom stays what it is
+        # the largest pre-activations need not be the largest once multiplied by the norms
+        return parts.with_note(
+            f"decoder norms ({span}) are kept: folding them would change which units are in the top k."
+        )
+    divisor = torch.where(norms > 0, norms, 1.0)  # a zero atom stays as it is
     gain = norms if parts.ranks_by_norm else divisor
     threshold = parts.threshold
     if threshold is not None and not parts.ranks_by_norm:
@@ -142,4 +139,6 @@ def _unit_atoms(parts: Parts) -> Parts:
         encoder_bias=parts.encoder_bias * gain,
         threshold=threshold,
     )
-    return moved.with_note(f"decoder norms ({span}) are folded: a value is multiplied by its atom's norm.")
+    return moved.with_note(
+        f"decoder norms ({span}) are folded: values are multiplied by the norm of their atom."
+    )

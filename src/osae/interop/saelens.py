@@ -1,48 +1,48 @@
 """SAELens: `cfg.json` and `sae_weights.safetensors`; W_enc is d x K, W_dec is K x d.
 
 pre = (x - b_dec) W_enc + b_enc, without b_dec if `apply_b_dec_to_input` is false; top-k comes before the
-ReLU, and looks at pre times the atom's norm if `rescale_acts_by_decoder_norm`. Before version 6 the
-activation was named apart from the architecture, and `scaling_factor` multiplied the code of a finetuned SAE.
+ReLU, and ranks pre times the norm of the atom if `rescale_acts_by_decoder_norm`. Before version 6 the
+activation had a field of its own, and `scaling_factor` multiplied the code of a finetuned SAE.
 """
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor
 
-from osae.interop.export import Files, Origin, check_thresholds, collect_tensors
+from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
 from osae.interop.found import Found, count, flag, inside, json_object, number, word
-from osae.interop.parts import Matrices, Parts, gated, scaled
+from osae.interop.parts import Matrices, Parts, from_gated, scale_input
 from osae.model import SAE
-from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, Sparsifier, TopK
+from osae.sparsify import BatchTopK, JumpReLU, ReLU, Sparsifier, TopK
 
 NAME = "saelens"
 VERSION = "6.0.0"  # the layout that is written
 
 
 def recognises(found: Found) -> bool:
-    """Whether the file is one that SAELens wrote."""
+    """Return whether SAELens wrote the file."""
     return "W_dec" in found and "d_in" in found.config and "d_sae" in found.config
 
 
 def read(found: Found) -> Parts | Matrices:
-    """The parameters, or the matrices alone of an architecture that ours is not."""
+    """Return the parameters, or the matrices alone of an architecture that ours cannot run."""
     config = found.config
     decoder = found.matrix("W_dec")
     encoder = found.matrix("W_enc").T if "W_enc" in found else None
     if encoder is None:
         return Matrices(decoder, None, "it has no W_enc.")
-    if why := _unlike(config):
+    if why := _why_not(config):
         return Matrices(decoder, encoder, why)
     if (units := count(config, "d_sae")) != len(decoder):
         raise ValueError(f"cfg.json says d_sae={units} and W_dec has {len(decoder)} rows: they must agree.")
     if "scaling_factor" in found:
-        decoder = _rescaled(decoder, found.vector("scaling_factor"), config)
+        decoder = _rescale(decoder, found.vector("scaling_factor"), config)
     parts = _parts(found, encoder, decoder, _architecture(config))
     if _normalisation(config) == "expected_average_only_in":
-        return _input_scaled(parts, found.file.parent / "activation_scaler.json")
+        return _fold_input_scale(parts, found.file.parent / "activation_scaler.json")
     return parts
 
 
@@ -59,16 +59,16 @@ def _normalisation(config: dict[str, Any]) -> str:
     return word(config, "normalize_activations", default="none")
 
 
-def _unlike(config: dict[str, Any]) -> str:
-    """Why our SAE cannot do what this one does; empty if it can."""
+def _why_not(config: dict[str, Any]) -> str:
+    """Return why our SAE cannot compute what this one does; empty if it can."""
     architecture, normalisation = _architecture(config), _normalisation(config)
     if architecture not in ("standard", "topk", "jumprelu", "gated", "batchtopk", "matryoshka_batchtopk"):
-        return f"the architecture {architecture} has no counterpart here."
+        return f"the architecture {architecture} is not supported."
     if normalisation not in ("none", "expected_average_only_in"):
         return f"normalize_activations={normalisation} depends on each input, so it cannot be folded."
     activation = word(config, "activation_fn_str", default=word(config, "activation_fn", default="relu"))
     if activation not in ("relu", "topk"):
-        return f"the activation {activation} has no counterpart here."
+        return f"the activation {activation} is not supported."
     return ""
 
 
@@ -77,7 +77,7 @@ def _parts(found: Found, encoder: Tensor, decoder: Tensor, architecture: str) ->
     bias = found.vector("b_dec")
     if architecture == "gated":
         r_mag, b_gate, b_mag = (found.vector(name) for name in ("r_mag", "b_gate", "b_mag"))
-        parts = gated(encoder, r_mag, b_gate, b_mag, decoder, bias)
+        parts = from_gated(encoder, r_mag, b_gate, b_mag, decoder, bias)
     else:
         sparsifier, threshold = _selection(found, len(decoder), architecture)
         training = architecture.endswith("batchtopk")
@@ -94,7 +94,7 @@ def _parts(found: Found, encoder: Tensor, decoder: Tensor, architecture: str) ->
     parts = replace(parts, pre_bias=flag(config, "apply_b_dec_to_input", default=True))
     reshaped = word(config, "reshape_activations", default="none")
     return (
-        parts if reshaped == "none" else parts.with_note(f"the input is {reshaped}, heads laid end to end.")
+        parts if reshaped == "none" else parts.with_note(f"its input is {reshaped}: heads are concatenated.")
     )
 
 
@@ -115,23 +115,25 @@ def _selection(found: Found, units: int, architecture: str) -> tuple[Sparsifier,
             return BatchTopK(k), torch.full((units,), found.scalar("topk_threshold"))
 
 
-def _rescaled(decoder: Tensor, factor: Tensor, config: dict[str, Any]) -> Tensor:
+def _rescale(decoder: Tensor, factor: Tensor, config: dict[str, Any]) -> Tensor:
     if len(factor) != len(decoder):
         raise ValueError(f"scaling_factor has {len(factor)} entries for {len(decoder)} units.")
     if not flag(config, "finetuning_scaling_factor", default=False) and bool((factor != 1).any()):
-        raise ValueError("scaling_factor is not 1, and cfg.json says that it is not used: one must be wrong.")
+        raise ValueError(
+            "scaling_factor is not 1, although cfg.json says that it is not used: one must be wrong."
+        )
     return decoder * factor[:, None]
 
 
-def _input_scaled(parts: Parts, scaler: Path) -> Parts:
-    """With the input scale folded if a checkpoint stores it; without it SAELens too takes x as it is."""
+def _fold_input_scale(parts: Parts, scaler: Path) -> Parts:
+    """Fold the input scale if a checkpoint stores it; otherwise x is used as it is, as SAELens does."""
     if scaler.is_file() and (about := json_object(scaler)).get("scaling_factor") is not None:
-        return scaled(parts, number(about, "scaling_factor"))
-    return parts.with_note("the input scale of the training is not stored: x is taken as it is.")
+        return scale_input(parts, number(about, "scaling_factor"))
+    return parts.with_note("the input scale of the training run is not stored: inputs are used as they are.")
 
 
 def export(sae: SAE, origin: Origin) -> Files:
-    """The two files, which SAELens 6 loads with `SAE.load_from_disk`; provenance is in `metadata.osae`."""
+    """Return the two files, which SAELens 6 loads with `SAE.load_from_disk`."""
     tensors = collect_tensors(sae)
     state = {
         "W_enc": tensors["encoder"].T.contiguous(),
@@ -139,23 +141,29 @@ def export(sae: SAE, origin: Origin) -> Files:
         "W_dec": tensors["decoder"],
         "b_dec": tensors["decoder_bias"],
     }
-    config: dict[str, Any] = {"d_in": sae.config.width, "d_sae": sae.config.units}
-    match sae.config.sparsifier:
-        case TopK(k):
-            config |= {"architecture": "topk", "k": k, "rescale_acts_by_decoder_norm": False}
-        case ReLU():
-            config |= {"architecture": "standard"}
-        case JumpReLU() | BatchTopK():
-            check_thresholds(sae)
-            config |= {"architecture": "jumprelu"}
-            state["threshold"] = tensors["threshold"].clamp(min=0)
-        case Linear():
-            raise ValueError("SAELens has no linear code: units with negative values would be lost.")
+    architecture, fields = _describe_sparsifier(sae)
+    if architecture == "jumprelu":
+        state["threshold"] = tensors["threshold"].clamp(min=0)
     metadata = {"sae_lens_version": VERSION, "osae": origin.provenance}
     if origin.model is not None:
         metadata["model_name"] = origin.model
     if origin.layer is not None:
         metadata["hook_name"] = f"blocks.{origin.layer}.hook_resid_post"
+    config = {"d_in": sae.config.width, "d_sae": sae.config.units, "architecture": architecture, **fields}
     config |= {"dtype": "float32", "device": "cpu", "apply_b_dec_to_input": True}
     config |= {"normalize_activations": "none", "reshape_activations": "none", "metadata": metadata}
     return {"sae_weights.safetensors": state, "cfg.json": config}
+
+
+def _describe_sparsifier(sae: SAE) -> tuple[str, dict[str, Any]]:
+    """Return the architecture by its name in SAELens, and the fields of cfg.json that go with it."""
+    match sparsifier := require_familiar(sae, "SAELens"):
+        case TopK(k):
+            return "topk", {"k": k, "rescale_acts_by_decoder_norm": False}
+        case ReLU():
+            return "standard", {}
+        case JumpReLU() | BatchTopK():
+            check_thresholds(sae)
+            return "jumprelu", {}
+        case _:
+            assert_never(sparsifier)

@@ -1,6 +1,6 @@
 """sparsify: `cfg.json` and `sae.safetensors`; encoder.weight and W_dec are both K x d.
 
-ReLU comes before the top k, b_dec is always subtracted, and `num_latents: 0` means width times
+The ReLU comes before the top k, b_dec is always subtracted, and `num_latents: 0` means width times
 `expansion_factor`.
 """
 
@@ -14,42 +14,44 @@ NAME = "sparsify"
 
 
 def recognises(found: Found) -> bool:
-    """Whether the file is one that sparsify wrote."""
+    """Return whether sparsify wrote the file."""
     return found.has("encoder.weight", "W_dec")
 
 
 def read(found: Found) -> Parts | Matrices:
-    """The parameters, or the matrices alone of a transcoder or of another activation than top-k."""
+    """Return the parameters, or the matrices alone of a transcoder or of an activation other than top-k."""
     config = found.config
     encoder, decoder = found.matrix("encoder.weight"), found.matrix("W_dec")
-    if why := _unlike(found):
+    if why := _why_not(found):
         return Matrices(decoder, encoder, why)
     stored = number(config, "num_latents") if config.get("num_latents") is not None else 0
     if stored not in (0, len(decoder)):
-        raise ValueError(f"cfg.json says num_latents={stored:g} and W_dec has {len(decoder)} rows.")
+        raise ValueError(
+            f"cfg.json says num_latents={stored:g} and W_dec has {len(decoder)} rows: they must agree."
+        )
     return Parts(
         encoder, decoder, found.vector("encoder.bias"), found.vector("b_dec"), TopK(count(config, "k"))
     )
 
 
-def _unlike(found: Found) -> str:
-    """Why our SAE cannot do what this one does; empty if it can."""
+def _why_not(found: Found) -> str:
+    """Return why our SAE cannot compute what this one does; empty if it can."""
     config = found.config
     if not config:
-        return "there is no cfg.json beside it to say which activation it has."
+        return "there is no cfg.json beside it, which states its activation function."
     if flag(config, "transcode", default=False):
-        return "a transcoder does not reconstruct its input."
+        return "it is a transcoder, which does not reconstruct its input."
     if "W_skip" in found or flag(config, "skip_connection", default=False):
-        return "a skip connection has no counterpart here."
+        return "a skip connection is not supported."
     if flag(config, "signed", default=False):
-        return "a signed top-k has no counterpart here."
+        return "a signed top-k is not supported."
     if (activation := word(config, "activation", default="topk")) != "topk":
-        return f"the activation {activation} has no counterpart here."
+        return f"the activation {activation} is not supported."
     return ""
 
 
 def export(sae: SAE, origin: Origin) -> Files:
-    """The two files, which `sparsify.SparseCoder.load_from_disk` loads."""
+    """Return the two files, which `sparsify.SparseCoder.load_from_disk` loads."""
     sparsifier = sae.config.sparsifier
     if not isinstance(sparsifier, TopK):
         kind = type(sparsifier).__name__

@@ -1,7 +1,7 @@
-"""What weight files hold, from files that nobody vouches for.
+"""The contents of weight files, which need not be trusted.
 
-No code in a file is run, and nothing is loaded before what the file declares has been held against its
-size on disk: a small file cannot ask for much memory.
+No code in a file is run, and nothing is loaded before what the file declares has been compared with its size
+on disk: a small file cannot claim much memory.
 """
 
 import pickletools
@@ -15,11 +15,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-EXPANSION = 4  # a compressed .npz may hold this many times its size on disk
-ALONE = "decoder"  # the name given to a tensor that a file holds without a name
+from osae.arrays import as_tensor
 
-# What the pickle of a state_dict is made of. Each of these is inert: it builds a tensor over bytes of the
-# file, a dict, or a constant. torch's own list is longer, and holds things that allocate on demand.
+EXPANSION = 4  # a compressed .npz may hold this many times its size on disk
+ALONE = "decoder"  # the name given to a tensor that has none in its file
+
+# What the pickle of a state_dict consists of. Each of these is harmless: it builds a tensor over bytes of the
+# file, a dict, or a constant. torch's own list is longer, and includes things that allocate on demand.
 _OPCODES = (
     {"PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "GLOBAL", "REDUCE", "BUILD", "BINPERSID"}
     | {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS"}
@@ -40,13 +42,15 @@ _NAMES = (
 )
 
 
-def entries(path: Path) -> dict[str, Any]:
-    """What the file holds by name: tensors; in a .pt also numbers, strings and dicts of such."""
+def read_entries(path: Path) -> dict[str, Any]:
+    """Return what the file holds by name: tensors; in a .pt also numbers, strings and dicts of them."""
     if not path.is_file():
-        raise ValueError("not a regular file.")
+        raise ValueError("it is not a regular file: give a file or a folder of files.")
     if path.suffix not in READERS:
-        raise ValueError(f"a {path.suffix or 'nameless'} file is not read: give {', '.join(READERS)}.")
-    open(path, "rb").close()  # whether it may be read is a matter between the user and the system
+        raise ValueError(
+            f"{path.suffix or 'files without a suffix'} cannot be read: give {', '.join(READERS)}."
+        )
+    open(path, "rb").close()  # a missing permission is the system's to report
     try:
         return READERS[path.suffix](path)
     except Exception as error:  # a hostile file can provoke any exception in the libraries below
@@ -68,23 +72,23 @@ def _from_torch(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     if not zipfile.is_zipfile(path):
         raise ValueError(
-            "it is cut short, or a pickle that is not a torch archive, which may run code: save it again "
+            "it is truncated, or a pickle outside of a torch archive, which could run code: save it again "
             "with torch.save in torch 1.6 or newer."
         )
     with zipfile.ZipFile(path) as archive:
         _check_archive(archive, size, {zipfile.ZIP_STORED})
         pickles = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
         if len(pickles) != 1 or any(name.endswith("constants.pkl") for name in archive.namelist()):
-            raise ValueError("it is a zip, but not one that torch.save makes of tensors.")
+            raise ValueError("it is a zip file, but not one that torch.save makes of tensors.")
         _check_pickle(archive.read(pickles[0]))
-    # the first pass makes tensors without memory, to see what the second one would ask for
+    # the first pass makes tensors without memory, to find out how much the second one needs
     outline = list(_tensors(torch.load(path, map_location="meta", weights_only=True)))
     _check_declared(sum(tensor.numel() * tensor.element_size() for tensor in outline), size)
     held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, Tensor):
         return {ALONE: held.detach()}
     if not isinstance(held, dict):
-        raise ValueError(f"it holds a {type(held).__name__}: a dict of tensors or one tensor is read.")
+        raise ValueError(f"it holds a {type(held).__name__}: a dict of tensors or a single tensor is needed.")
     return {str(name): item for name, item in held.items()}
 
 
@@ -96,11 +100,11 @@ def _check_pickle(data: bytes) -> None:
             )
         if opcode.name == "GLOBAL" and argument not in _NAMES:
             needed = str(argument).replace(" ", ".")
-            raise ValueError(f"its pickle needs {needed}, and code in files is never run: save tensors only.")
+            raise ValueError(f"its pickle needs {needed}, but code in files is never run: save tensors only.")
 
 
 def _tensors(held: Any) -> Iterator[Tensor]:
-    """Every tensor inside nested containers, each once."""
+    """Yield every tensor inside nested containers, each once."""
     seen: set[int] = set()
     waiting = [held]
     while waiting:
@@ -123,45 +127,39 @@ def _from_npz(path: Path) -> dict[str, Any]:
             with archive.open(member) as file:
                 _check_npy(file, member.file_size)
     with np.load(path, allow_pickle=False) as arrays:
-        return {name: _tensor(arrays[name]) for name in arrays.files}
+        return {name: as_tensor(arrays[name], repr(name)).contiguous() for name in arrays.files}
 
 
 def _from_npy(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         _check_npy(file, path.stat().st_size)
-    return {ALONE: _tensor(np.load(path, allow_pickle=False))}
+    return {ALONE: as_tensor(np.load(path, allow_pickle=False), "the array").contiguous()}
 
 
 def _check_npy(file: BinaryIO | Any, size: int) -> None:
-    """Refuses an array whose header declares other than what follows it."""
+    """Raise `ValueError` if the header of an array does not match what follows it."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"it has .npy version {version}: 1.0 and 2.0 are read.")
+        raise ValueError(f"it has .npy version {version}: only 1.0 and 2.0 are supported.")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = header(file)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, and code in files is never run: save numbers only.")
+        raise ValueError("it holds Python objects, but code in files is never run: save numbers only.")
     count = 1
-    for length in shape:  # in Python's integers, which do not overflow
+    for length in shape:  # as Python integers, which do not overflow
         if length < 0:
-            raise ValueError(f"it declares the shape {shape}.")
+            raise ValueError(f"it declares the shape {shape}: it is damaged.")
         count *= length
     if count * dtype.itemsize != size - file.tell():
         raise ValueError(
-            f"it declares {count * dtype.itemsize} bytes of data and holds {size - file.tell()}: it is cut "
-            "short or damaged."
+            f"it declares {count * dtype.itemsize} bytes of data and holds {size - file.tell()}: it is "
+            "truncated or damaged."
         )
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(
-        np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
-    )
 
 
 def _check_archive(archive: zipfile.ZipFile, limit: int, methods: set[int]) -> None:
     _check_declared(sum(member.file_size for member in archive.infolist()), limit)
-    # numpy deflates and reads bit by bit, torch stores; anything else may unfold to more than it declares
+    # numpy deflates and reads in pieces, torch stores; anything else may expand to more than it declares
     if {member.compress_type for member in archive.infolist()} - methods:
         raise ValueError("it is compressed in a way that its library does not use: save it again.")
 
@@ -169,7 +167,7 @@ def _check_archive(archive: zipfile.ZipFile, limit: int, methods: set[int]) -> N
 def _check_declared(declared: int, limit: int) -> None:
     if declared > limit:
         raise ValueError(
-            f"it declares {declared} bytes and its size on disk warrants {limit}: save it again uncompressed."
+            f"it declares {declared} bytes, but its size on disk allows {limit}: save it again uncompressed."
         )
 
 

@@ -1,4 +1,4 @@
-"""Measures: pure functions of tensors. They know no model, no trainer and no file."""
+"""Measures: pure functions of torch tensors or numpy arrays. They know no model, no trainer and no file."""
 
 from osae.metrics.assignment import match_atoms
 from osae.metrics.chance import ChanceLevel, chance_level
@@ -15,6 +15,7 @@ from osae.metrics.consistency import (
 )
 from osae.metrics.energy import Coactivity, UnitActivity, explained_energy, frequency, greedy_order
 from osae.metrics.fifr import fifr
+from osae.metrics.firing import FiringCounts, FrequencyHistogram
 from osae.metrics.identifiability import coherence, restricted_isometry, spark_bound, unique_sparsity
 from osae.metrics.intervals import Interval, cross_interval, mean_interval, pair_interval
 from osae.metrics.matching import Matching, cosine, match
@@ -27,7 +28,6 @@ from osae.metrics.reconstruction import (
     l0,
     mse,
 )
-from osae.metrics.speaking import FrequencyHistogram, Speaking
 from osae.metrics.stitching import Stitching, StitchingResult, stitching
 from osae.metrics.streams import (
     StreamCorrelation,
@@ -40,6 +40,7 @@ __all__ = [
     "ChanceLevel",
     "Coactivity",
     "Consistency",
+    "FiringCounts",
     "FrequencyHistogram",
     "Interval",
     "Matching",
@@ -47,7 +48,6 @@ __all__ = [
     "PrefixCurve",
     "Reconstruction",
     "ReconstructionResult",
-    "Speaking",
     "Stitching",
     "StitchingResult",
     "StreamCorrelation",

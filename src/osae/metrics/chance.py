@@ -1,7 +1,7 @@
-"""What two unrelated dictionaries of the same shape would score.
+"""What two unrelated dictionaries of the same shape score.
 
-The matched cosine of random dictionaries is far from zero (0.154 at width 512 and 4096 units), so a bare
-stability misleads; orderedness of unrelated dictionaries is zero on average.
+The matched cosine of random dictionaries is far from zero (0.154 at width 512 and 4096 units), so stability
+alone is misleading; the orderedness of unrelated dictionaries is zero on average.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from osae.metrics.assignment import match_atoms
 class ChanceLevel(NamedTuple):
     """Mean and standard deviation of both measures over pairs of random dictionaries.
 
-    `stability_std` is NaN after a single draw. The orderedness columns are exact.
+    `stability_std` is NaN after a single draw. The numbers for orderedness are exact.
     """
 
     stability: float
@@ -33,13 +33,13 @@ def chance_level(
     seed: int = 0,
     absolute: bool = False,
 ) -> ChanceLevel:
-    """The level of stability and orderedness for dictionaries of unit Gaussian atoms; fixed by `seed`.
+    """Return the stability and orderedness of unrelated dictionaries: unit Gaussian atoms, fixed by `seed`.
 
-    The mean of K matched cosines fluctuates less and less as K grows (by 2e-4 at 4096 units) while a
-    matching takes longer and longer, so by default many units get few draws: 8 up to 512 units, 2 from
-    2048 on; for very many, a single one says enough. Orderedness needs no draws: a random dictionary in any
-    other order is as likely, so the matching is a uniformly random permutation, whose Spearman correlation
-    over n pairs has mean 0 and standard deviation 1/sqrt(n-1) (and is 1 by definition for n = 1).
+    The mean of K matched cosines fluctuates less as K grows (by 2e-4 at 4096 units) while a matching takes
+    longer, so by default larger dictionaries get fewer draws: 8 up to 512 units, 2 from 2048 on; for very
+    many units a single draw is enough. Orderedness needs no draws: every order of a random dictionary is
+    equally likely, so the matching is a uniformly random permutation, whose Spearman correlation over n
+    pairs has mean 0 and standard deviation 1/sqrt(n-1) (and is 1 by definition for n = 1).
     """
     if min(units_a, units_b, width) < 1:
         raise ValueError(f"units {units_a} and {units_b}, width {width}: all must be at least 1.")

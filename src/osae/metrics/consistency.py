@@ -2,17 +2,17 @@
 
 Shapes: Ka, Kb units, d width. Dictionaries hold one atom per row; rows are scaled to length one here.
 
-With C the cosines of all pairs of atoms and mu the one-to-one matching of greatest total cosine,
+With C the cosines of all pairs of atoms and mu the one-to-one matching with the greatest total cosine,
 
     stability   = mean of C[j, mu(j)] ,
     orderedness = Spearman correlation of j and mu(j) = 1 - 6 sum_j (j - mu(j))^2 / (K (K^2 - 1)) .
 
 When Ka and Kb differ, every unit of the smaller dictionary is matched, and orderedness is the Spearman
 correlation over the matched pairs alone: each index is replaced by its rank among the matched units of its
-own side. On equal sizes this is the formula above. One matched pair is in order by definition: 1.0.
+own side. For equal sizes this is the formula above. A single matched pair is in order by definition: 1.0.
 
-If several matchings share the greatest total (repeated atoms), the solver picks one of them; stability does
-not depend on the choice, orderedness may.
+If several matchings attain the greatest total (repeated atoms), the solver picks one of them; stability does
+not depend on the choice, but orderedness may.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from osae.arrays import Array, as_tensor
 from osae.metrics.assignment import match_atoms
 from osae.metrics.matching import Matching
 
 
 class Consistency(NamedTuple):
-    """Stability and orderedness, with the matching both were read from."""
+    """Stability and orderedness, with the matching that both come from."""
 
     stability: float
     orderedness: float
@@ -49,40 +50,41 @@ class PrefixConsistency(NamedTuple):
     orderedness_of_full: float
 
 
-def stability(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> float:
-    """The mean cosine of matched atoms; of |cosine|, matched by it too, if `absolute`."""
+def stability(a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False) -> float:
+    """Return the mean cosine of matched atoms; with `absolute`, |cosine| is both matched and averaged."""
     return consistency(a, b, absolute=absolute).stability
 
 
-def orderedness(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> float:
-    """The Spearman correlation of the matched units' indices."""
+def orderedness(a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False) -> float:
+    """Return the Spearman correlation of the matched units' indices."""
     return consistency(a, b, absolute=absolute).orderedness
 
 
-def consistency(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False) -> Consistency:
-    """Stability, orderedness and their matching, from one matching run."""
+def consistency(a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False) -> Consistency:
+    """Return stability, orderedness and the matching of two dictionaries."""
     return consistency_from(match_atoms(a, b, absolute=absolute))
 
 
 def consistency_from(matching: Matching) -> Consistency:
-    """Stability and orderedness of a matching that is already there."""
+    """Return the stability and orderedness of a given matching."""
     order = rank_correlation(matching.left, matching.right)
     return Consistency(float(matching.similarity.mean()), order, matching)
 
 
 def prefix_consistency(
-    a: Float[Tensor, "Ka d"],
-    b: Float[Tensor, "Kb d"],
+    a: Float[Array, "Ka d"],
+    b: Float[Array, "Kb d"],
     lengths: Sequence[int] | None = None,
     *,
     absolute: bool = False,
     full: Matching | None = None,
 ) -> list[PrefixConsistency]:
-    """Consistency of the prefixes, one entry per length; `default_prefixes` unless lengths are given.
+    """Return the consistency of prefixes, one entry per length; `default_prefixes` unless lengths are given.
 
     A prefix longer than one of the dictionaries takes all of it. Give `full`, the matching of the whole
-    dictionaries under the same `absolute`, if it is already there.
+    dictionaries under the same `absolute`, if you have it already.
     """
+    a, b = as_tensor(a, "a"), as_tensor(b, "b")
     if lengths is None:
         lengths = default_prefixes(min(len(a), len(b)))
     longest = max(len(a), len(b))
@@ -107,15 +109,16 @@ def _at_length(a: Tensor, b: Tensor, length: int, full: Matching, *, absolute: b
 
 
 def default_prefixes(units: int) -> tuple[int, ...]:
-    """The powers of two from 16 below `units`, and `units` itself."""
+    """Return the powers of two from 16 below `units`, and `units` itself."""
     if units < 1:
         raise ValueError(f"units={units}: a dictionary has at least 1 unit.")
     powers = (2**exponent for exponent in range(4, units.bit_length()))
     return (*(power for power in powers if power < units), units)
 
 
-def rank_correlation(left: Int[Tensor, "n"], right: Int[Tensor, "n"]) -> float:
-    """Spearman's correlation of two lists of distinct numbers; 1.0 for a single pair."""
+def rank_correlation(left: Int[Array, "n"], right: Int[Array, "n"]) -> float:
+    """Return Spearman's correlation of two lists of distinct numbers; 1.0 for a single pair."""
+    left, right = as_tensor(left, "left"), as_tensor(right, "right")
     n = len(left)
     if n == 1:
         return 1.0

@@ -7,7 +7,7 @@ m-sparse code is the only one of its sparsity whenever 2m < 1 + 1/mu, that is
 
     mu < 1 / (2m - 1) .
 
-The paper writes the condition as mu (m-1) < 1. That one says only that any m atoms are independent; two
+The paper states the condition as mu (m-1) < 1. This only implies that any m atoms are independent; two
 different m-sparse codes of the same point need 2m dependent atoms, hence the usual condition above.
 """
 
@@ -17,15 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from osae.arrays import Array, as_tensor
 from osae.metrics.matching import check_dictionary, unit_rows
 
 _BLOCK = 2048  # rows of the Gram matrix held at once
 
 
-def coherence(dictionary: Float[Tensor, "K d"]) -> float:
-    """The largest |cosine| of two different atoms; 0 for a single atom."""
-    check_dictionary(dictionary)
-    rows = unit_rows(dictionary)
+def coherence(dictionary: Float[Array, "K d"]) -> float:
+    """Return the largest |cosine| of two different atoms; 0 for a single atom."""
+    rows = _checked_rows(dictionary)
     largest = 0.0
     for start in range(0, len(rows), _BLOCK):
         cosines = (rows[start : start + _BLOCK] @ rows.T).abs()
@@ -34,34 +34,36 @@ def coherence(dictionary: Float[Tensor, "K d"]) -> float:
     return min(largest, 1.0)
 
 
-def unique_sparsity(dictionary: Float[Tensor, "K d"]) -> int:
-    """The largest m, at most K, with coherence < 1/(2m-1): codes of m units or fewer are unique."""
+def unique_sparsity(dictionary: Float[Array, "K d"]) -> int:
+    """Return the largest m, at most K, with coherence < 1/(2m-1): codes of up to m units are unique."""
     mu = coherence(dictionary)
     if mu == 0.0:
         return len(dictionary)
     return min(len(dictionary), math.ceil((1 + 1 / mu) / 2) - 1)
 
 
-def spark_bound(dictionary: Float[Tensor, "K d"]) -> float:
-    """A lower bound of the spark, the size of the smallest dependent set: 1 + 1/coherence, at most K + 1."""
+def spark_bound(dictionary: Float[Array, "K d"]) -> float:
+    """Return a lower bound on the spark, the size of the smallest dependent set of atoms.
+
+    The bound is 1 + 1/coherence, and at most K + 1.
+    """
     mu = coherence(dictionary)
     return min(1 + 1 / mu, len(dictionary) + 1.0) if mu > 0 else len(dictionary) + 1.0
 
 
 def restricted_isometry(
-    dictionary: Float[Tensor, "K d"], m: int, *, samples: int = 1000, seed: int = 0
+    dictionary: Float[Array, "K d"], m: int, *, samples: int = 1000, seed: int = 0
 ) -> float:
-    """A lower bound of the restricted isometry constant of order m, from random sets of m atoms.
+    """Return a lower bound on the restricted isometry constant of order m, from random sets of m atoms.
 
-    The constant is the smallest c with (1-c)|z|^2 <= |sum z_j d_j|^2 <= (1+c)|z|^2 for all m-sparse z. To
-    know it one would have to try every set; the largest value over `samples` random sets lies below it.
+    The constant is the smallest c with (1-c)|z|^2 <= |sum z_j d_j|^2 <= (1+c)|z|^2 for all m-sparse z. Its
+    exact value would require every set; the largest value over `samples` random sets is a lower bound.
     """
-    check_dictionary(dictionary)
-    if not 1 <= m <= len(dictionary):
-        raise ValueError(f"m={m}: give 1 to {len(dictionary)}, the number of units.")
+    rows = _checked_rows(dictionary)
+    if not 1 <= m <= len(rows):
+        raise ValueError(f"m={m}: give 1 to {len(rows)}, the number of units.")
     if samples < 1:
         raise ValueError(f"samples={samples}: give at least 1.")
-    rows = unit_rows(dictionary)
     generator = torch.Generator().manual_seed(seed)
     worst = 0.0
     for _ in range(samples):
@@ -69,3 +71,10 @@ def restricted_isometry(
         stretch = torch.linalg.eigvalsh(chosen @ chosen.T)
         worst = max(worst, float((stretch - 1).abs().max()))
     return worst
+
+
+def _checked_rows(dictionary: Array) -> Float[Tensor, "K d"]:
+    """Return the atoms, scaled to length one."""
+    atoms = as_tensor(dictionary, "dictionary")
+    check_dictionary(atoms)
+    return unit_rows(atoms)

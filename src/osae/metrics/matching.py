@@ -1,22 +1,28 @@
-"""The best one-to-one matching of two sets of units, and the cosine similarity it is usually made on.
+"""The best one-to-one matching of two sets of units, and the cosine similarity it usually rests on.
 
 Shapes: Ka, Kb units on the left and on the right, d width, n = min(Ka, Kb) matched pairs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+
+from osae.arrays import Array, as_tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Matching:
     """Pairs (left[i], right[i]) with their similarity, sorted by the left unit.
 
-    `gap` bounds how far the best total similarity can lie above this one, as a share of it (of 1, if it is
-    smaller); `optimal` says that the bound is at most 1e-6. scipy's dense solver is exact: gap 0.
+    `gap` bounds how far the best total similarity can lie above this one, relative to it (to 1 if it is
+    smaller); `optimal` means that the bound is at most 1e-6. scipy's dense solver is exact: gap 0.
     """
 
     left: Int[Tensor, "n"]
@@ -29,33 +35,52 @@ class Matching:
         return len(self.left)
 
 
-def match(similarity: Float[Tensor, "Ka Kb"]) -> Matching:
-    """The matching of greatest total similarity, by scipy's exact dense solver.
+def match(similarity: Float[Array, "Ka Kb"]) -> Matching:
+    """Return the matching with the greatest total similarity, by scipy's exact dense solver.
 
     Every unit of the smaller side is matched. For decoders, `match_atoms` does the same without
     holding the whole matrix.
     """
+    similarity = as_tensor(similarity, "similarity")
     if similarity.ndim != 2 or 0 in similarity.shape:
-        raise ValueError(f"similarity of shape {tuple(similarity.shape)}: give a matrix that is not empty.")
+        raise ValueError(f"similarity of shape {tuple(similarity.shape)}: give a nonempty matrix.")
     if not bool(similarity.isfinite().all()):
         raise ValueError("similarity holds NaN or infinite entries: a matching needs finite numbers.")
     dense = similarity.detach().cpu().double()
-    rows, columns = linear_sum_assignment(dense.numpy(), maximize=True)
+    rows, columns = _load_solver()(dense.numpy(), maximize=True)
     left, right = torch.from_numpy(rows), torch.from_numpy(columns)
     return Matching(left, right, dense[left, right], optimal=True, gap=0.0)
 
 
+@cache
+def _load_solver() -> Callable:
+    """Return scipy's solver. Its module is loaded alone, since the rest of scipy.optimize takes 0.4 s."""
+    scipy = find_spec("scipy")
+    folders = [
+        str(Path(folder) / "optimize") for folder in (scipy and scipy.submodule_search_locations) or ()
+    ]
+    found = PathFinder.find_spec("_lsap", folders)
+    if found is None or found.loader is None:  # a release of scipy that keeps it elsewhere
+        from scipy.optimize import linear_sum_assignment
+
+        return linear_sum_assignment
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module.linear_sum_assignment
+
+
 def cosine(
-    a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"], *, absolute: bool = False
+    a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False
 ) -> Float[Tensor, "Ka Kb"]:
-    """The cosine of every row of `a` with every row of `b` in double precision; its size if `absolute`."""
+    """Return the cosine (|cosine| if `absolute`) of every row of `a` with every row of `b`, as doubles."""
+    a, b = as_tensor(a, "a"), as_tensor(b, "b")
     check_dictionaries(a, b)
     similarity = unit_rows(a) @ unit_rows(b).T
     return similarity.abs() if absolute else similarity
 
 
 def unit_rows(dictionary: Float[Tensor, "K d"]) -> Float[Tensor, "K d"]:
-    """The rows scaled to length one, in double precision on the CPU."""
+    """Return the rows scaled to length one, in double precision on the CPU."""
     rows = dictionary.detach().cpu().double()
     # Scaled first by the largest entry, so that rows as small as 1e-200 keep their direction.
     rows = rows / rows.abs().amax(1, keepdim=True)
@@ -63,7 +88,7 @@ def unit_rows(dictionary: Float[Tensor, "K d"]) -> Float[Tensor, "K d"]:
 
 
 def check_dictionaries(a: Tensor, b: Tensor) -> None:
-    """Nothing; a `ValueError` if rows of `a` and `b` cannot be compared by their cosine."""
+    """Raise `ValueError` if rows of `a` and `b` cannot be compared by their cosine."""
     for name, dictionary in (("a", a), ("b", b)):
         check_dictionary(dictionary, name)
     if a.shape[1] != b.shape[1]:
@@ -73,12 +98,12 @@ def check_dictionaries(a: Tensor, b: Tensor) -> None:
 
 
 def check_dictionary(dictionary: Tensor, name: str = "dictionary") -> None:
-    """Nothing; a `ValueError` unless it is a matrix of finite rows with a direction each."""
+    """Raise `ValueError` unless it is a matrix of finite rows, none of them zero."""
     if dictionary.ndim != 2 or 0 in dictionary.shape:
         raise ValueError(
             f"{name} has shape {tuple(dictionary.shape)}: give a matrix (units, width), one row per atom."
         )
-    largest = dictionary.abs().amax(1)  # NaN and infinity show in it, and it is zero for a zero row alone
+    largest = dictionary.abs().amax(1)  # not finite if an entry is not, and zero for zero rows only
     finite, zero = largest.isfinite(), largest == 0
     if not bool(finite.all()):
         raise ValueError(

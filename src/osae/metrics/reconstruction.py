@@ -1,4 +1,4 @@
-"""How well codes rebuild the data, and how many units speak.
+"""How well codes reconstruct the data, and how many units fire.
 
 Shapes: N samples, B samples in a batch, d width, K units, k entries in a sparse code.
 """
@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from osae.arrays import Array, as_tensor
+
 
 class ReconstructionResult(NamedTuple):
-    """All measures over the samples seen."""
+    """All measures of this module over the samples so far."""
 
     mse: float
     explained_variance: float
@@ -20,25 +22,27 @@ class ReconstructionResult(NamedTuple):
     samples: int
 
 
-def mse(x: Float[Tensor, "N d"], rebuilt: Float[Tensor, "N d"]) -> float:
-    """The mean squared error over samples and coordinates; times d, it is the mean of |x - rebuilt|^2."""
-    return float((x.double() - rebuilt.double()).square().mean())
+def mse(x: Float[Array, "N d"], reconstruction: Float[Array, "N d"]) -> float:
+    """Return the mean squared error over samples and coordinates; d times it is the mean squared distance."""
+    x, reconstruction = _same_shape(x, reconstruction)
+    return float((x - reconstruction).square().mean())
 
 
-def explained_variance(x: Float[Tensor, "N d"], rebuilt: Float[Tensor, "N d"]) -> float:
-    """1 - sum |x - rebuilt|^2 / sum |x - mean x|^2, sums over all samples; NaN if x is constant."""
-    x = x.double()
-    error = float((x - rebuilt.double()).square().sum())
-    return _explained(error, float((x - x.mean(0)).square().sum()))
+def explained_variance(x: Float[Array, "N d"], reconstruction: Float[Array, "N d"]) -> float:
+    """Return 1 - sum |x - x_hat|^2 / sum |x - mean x|^2, with sums over all samples; NaN if x is constant."""
+    x, reconstruction = _same_shape(x, reconstruction)
+    error = float((x - reconstruction).square().sum())
+    return _explained_share(error, float((x - x.mean(0)).square().sum()))
 
 
-def l0(values: Float[Tensor, "N k"]) -> float:
-    """The mean number of units that speak in a sample: entries of a code, dense or sparse, not zero."""
-    return float((values != 0).sum(-1).double().mean())
+def l0(values: Float[Array, "N k"]) -> float:
+    """Return the mean number of active units per sample: the nonzero entries of a code, dense or sparse."""
+    return float((as_tensor(values, "values") != 0).sum(-1).double().mean())
 
 
-def dead_share(values: Float[Tensor, "N k"], units: Int[Tensor, "N k"], total: int) -> float:
-    """The share of the `total` units that never speak in these samples."""
+def dead_share(values: Float[Array, "N k"], units: Int[Array, "N k"], total: int) -> float:
+    """Return the share of the `total` units that never fire in these samples."""
+    values, units = as_tensor(values, "values"), as_tensor(units, "units")
     return 1.0 - len(units[values != 0].unique()) / total
 
 
@@ -51,9 +55,9 @@ class Spread:
         self._mean: Tensor | None = None
 
     def update(self, x: Float[Tensor, "B d"]) -> None:
-        """Takes in one batch, which is not empty."""
-        # Spreads about each batch's own mean, joined pairwise (Chan et al.): sums of raw squares would lose
-        # the variance of data with a large mean.
+        """Add one batch, which must not be empty."""
+        # Spreads around each batch's own mean, combined pairwise (Chan et al.): sums of raw squares would
+        # lose the variance of data with a large mean.
         mean = x.mean(0)
         self.total += float((x - mean).square().sum())
         if self._mean is None:
@@ -72,49 +76,61 @@ class Reconstruction:
         self.width = 0
         self._error = 0.0
         self._active = 0
-        self._spoke = torch.zeros(units, dtype=torch.bool)
+        self._fired = torch.zeros(units, dtype=torch.bool)
         self._spread = Spread()
 
     def update(
         self,
-        x: Float[Tensor, "B d"],
-        rebuilt: Float[Tensor, "B d"],
-        values: Float[Tensor, "B k"],
-        units: Int[Tensor, "B k"],
+        x: Float[Array, "B d"],
+        reconstruction: Float[Array, "B d"],
+        values: Float[Array, "B k"],
+        units: Int[Array, "B k"],
     ) -> None:
-        """Takes in one batch: the data, their reconstruction and the code in between."""
-        x, rebuilt = x.detach().cpu().double(), rebuilt.detach().cpu().double()
+        """Add one batch: the data, their reconstruction and the code in between."""
+        x, reconstruction = _same_shape(x, reconstruction)
+        values, units = as_tensor(values, "values"), as_tensor(units, "units")
         if len(x) == 0:
             return
-        self._error += float((x - rebuilt).square().sum())
+        self._error += float((x - reconstruction).square().sum())
         active = (values != 0).cpu()
         self._active += int(active.sum())
-        self._spoke[units.cpu()[active]] = True
+        self._fired[units.cpu()[active]] = True
         self._spread.update(x)
         self.width = x.shape[1]
 
     @property
     def samples(self) -> int:
-        """How many samples there were so far."""
+        """Return the number of samples so far."""
         return self._spread.samples
 
     @property
-    def spoke(self) -> Bool[Tensor, "K"]:
-        """Which units have spoken in the samples so far."""
-        return self._spoke.clone()
+    def fired(self) -> Bool[Tensor, "K"]:
+        """Return which units have fired in the samples so far."""
+        return self._fired.clone()
 
     def result(self) -> ReconstructionResult:
-        """The measures over all samples so far."""
+        """Return the measures over all samples so far."""
         if self.samples == 0:
             raise ValueError("no samples yet: call update first.")
         return ReconstructionResult(
             mse=self._error / (self.samples * self.width),
-            explained_variance=_explained(self._error, self._spread.total),
+            explained_variance=_explained_share(self._error, self._spread.total),
             l0=self._active / self.samples,
-            dead_share=1.0 - float(self._spoke.double().mean()),
+            dead_share=1.0 - float(self._fired.double().mean()),
             samples=self.samples,
         )
 
 
-def _explained(error: float, spread: float) -> float:
+def _same_shape(x: Array, reconstruction: Array) -> tuple[Tensor, Tensor]:
+    """Return both in double precision on the CPU; raise `ValueError` if their shapes differ."""
+    x, reconstruction = as_tensor(x, "x"), as_tensor(reconstruction, "the reconstruction")
+    if x.shape != reconstruction.shape:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)} and its reconstruction {tuple(reconstruction.shape)}: "
+            "give one row for each sample."
+        )
+    return x.detach().cpu().double(), reconstruction.detach().cpu().double()
+
+
+def _explained_share(error: float, spread: float) -> float:
     return 1.0 - error / spread if spread > 0 else float("nan")

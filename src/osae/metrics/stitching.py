@@ -1,15 +1,15 @@
-"""Stitching: does a unit of a large SAE tell a small one something new?
+"""Stitching: does a unit of a large SAE add something that a small one lacks?
 
 Shapes: N samples, B samples in a batch, K units of the large SAE, k entries in its code, d width.
 
 With e = x - x_small the residual of the small SAE, adding unit u of the large one changes the squared error,
-on the samples where u speaks, by
+on the samples where u fires, by
 
     sum |e - z_u d_u|^2 - |e|^2 = - sum (2 z_u d_u.e - z_u^2 |d_u|^2) ,
 
-the explained energy of the unit on the residual, negated. The unit is *novel* if the error falls, a
-*reconstruction* unit if it rises (the small SAE already says what it says), and *unchanged* if it never
-speaks.
+the negative of the unit's explained energy on the residual. The unit is *novel* if the error falls, a
+*reconstruction* unit if it rises (the small SAE already represents what it represents), and *unchanged* if it
+never fires.
 """
 
 from typing import NamedTuple
@@ -17,14 +17,16 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from osae.arrays import Array, as_tensor
 from osae.metrics.energy import UnitActivity
 
 
 class StitchingResult(NamedTuple):
-    """The shares of the three kinds of units, and each unit's change of the error.
+    """The shares of the three kinds of units, and how much each unit changes the error.
 
-    `change` is the sum over the samples seen of the squared error with the unit less without it;
-    `frequency` is the share of samples in which the unit speaks.
+    `change` is the squared error with the unit minus that without it, summed over all samples;
+    `frequency` is the share of samples in which the unit fires; `error` is the small SAE's squared error,
+    summed over all samples.
     """
 
     novel: float
@@ -32,15 +34,16 @@ class StitchingResult(NamedTuple):
     unchanged: float
     change: Float[Tensor, "K"]
     frequency: Float[Tensor, "K"]
+    error: float
 
 
 def stitching(
-    values: Float[Tensor, "N k"],
-    units: Int[Tensor, "N k"],
-    decoder: Float[Tensor, "K d"],
-    residual: Float[Tensor, "N d"],
+    values: Float[Array, "N k"],
+    units: Int[Array, "N k"],
+    decoder: Float[Array, "K d"],
+    residual: Float[Array, "N d"],
 ) -> StitchingResult:
-    """The stitching measure of all units of a large SAE, given its code and the small SAE's residual."""
+    """Return the stitching measure of a large SAE's units, given its code and a small SAE's residual."""
     stitch = Stitching(decoder)
     stitch.update(values, units, residual)
     return stitch.result()
@@ -49,17 +52,19 @@ def stitching(
 class Stitching:
     """Sums over batches from which `result()` gives the stitching measure."""
 
-    def __init__(self, decoder: Float[Tensor, "K d"]) -> None:
+    def __init__(self, decoder: Float[Array, "K d"]) -> None:
         self._activity = UnitActivity(decoder)
+        self._error = 0.0
 
     def update(
-        self, values: Float[Tensor, "B k"], units: Int[Tensor, "B k"], residual: Float[Tensor, "B d"]
+        self, values: Float[Array, "B k"], units: Int[Array, "B k"], residual: Float[Array, "B d"]
     ) -> None:
-        """Takes in the large SAE's code and the small SAE's residual on the same samples."""
+        """Add the large SAE's code and the small SAE's residual on the same samples."""
         self._activity.update(values, units, residual)
+        self._error += float(as_tensor(residual, "residual").double().square().sum())
 
     def result(self) -> StitchingResult:
-        """The measure over all samples so far."""
+        """Return the measure over all samples so far."""
         change = -self._activity.energy() * self._activity.samples
         return StitchingResult(
             novel=float((change < 0).double().mean()),
@@ -67,4 +72,5 @@ class Stitching:
             unchanged=float((change == 0).double().mean()),
             change=change,
             frequency=self._activity.frequency(),
+            error=self._error,
         )

@@ -1,9 +1,9 @@
-"""Consistency of what the units do, rather than of their atoms: correlations over an evaluation set.
+"""Consistency of the units' activations rather than of their atoms: correlations over an evaluation set.
 
 Shapes: N samples, B samples in a batch, Ka, Kb units, ka, kb entries in a sparse code.
 
 The similarity of two units is the Pearson correlation of their activations on the same samples. A constant
-unit (a dead one, above all) correlates with nothing: its similarity to every unit is 0, and it still takes
+unit (most often a dead one) correlates with nothing: its similarity to every unit is 0, and it still takes
 part in the matching.
 """
 
@@ -15,30 +15,31 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from osae.metrics.codes import code_arrays
+from osae.arrays import Array, as_tensor
 from osae.metrics.consistency import consistency_from
 from osae.metrics.matching import match
+from osae.metrics.sparse_codes import to_arrays
 
 
-def activation_similarity(za: Float[Tensor, "N Ka"], zb: Float[Tensor, "N Kb"]) -> Float[Tensor, "Ka Kb"]:
-    """The Pearson correlation of every unit of A with every unit of B, from dense codes."""
-    return _standard(za).T @ _standard(zb)
+def activation_similarity(za: Float[Array, "N Ka"], zb: Float[Array, "N Kb"]) -> Float[Tensor, "Ka Kb"]:
+    """Return the Pearson correlation of every unit of A with every unit of B, from dense codes."""
+    return _standardise(za).T @ _standardise(zb)
 
 
-def stream_stability(za: Float[Tensor, "N Ka"], zb: Float[Tensor, "N Kb"]) -> float:
-    """The mean correlation of matched units."""
+def stream_stability(za: Float[Array, "N Ka"], zb: Float[Array, "N Kb"]) -> float:
+    """Return the mean correlation of matched units."""
     return consistency_from(match(activation_similarity(za, zb))).stability
 
 
-def stream_orderedness(za: Float[Tensor, "N Ka"], zb: Float[Tensor, "N Kb"]) -> float:
-    """The Spearman correlation of the indices of units matched by their activations."""
+def stream_orderedness(za: Float[Array, "N Ka"], zb: Float[Array, "N Kb"]) -> float:
+    """Return the Spearman correlation of the indices of units matched by their activations."""
     return consistency_from(match(activation_similarity(za, zb))).orderedness
 
 
 class StreamCorrelation:
     """Sums over batches of sparse codes, from which `similarity()` gives all Pearson correlations.
 
-    Double precision throughout; one matrix of Ka x Kb is held. An entry of value zero is padding; apart from
+    All in double precision, with one Ka x Kb matrix in memory. An entry of value zero is padding; apart from
     padding, a unit occurs at most once in a sample's code.
     """
 
@@ -50,23 +51,23 @@ class StreamCorrelation:
 
     def update(
         self,
-        values_a: Float[Tensor, "B ka"],
-        units_a: Int[Tensor, "B ka"],
-        values_b: Float[Tensor, "B kb"],
-        units_b: Int[Tensor, "B kb"],
+        values_a: Float[Array, "B ka"],
+        units_a: Int[Array, "B ka"],
+        values_b: Float[Array, "B kb"],
+        units_b: Int[Array, "B kb"],
     ) -> None:
-        """Takes in the codes that both sides gave to the same samples."""
+        """Add the codes that both sides give to the same samples."""
         if len(values_a) != len(values_b):
             raise ValueError(f"{len(values_a)} samples of A and {len(values_b)} of B: give the same samples.")
-        codes_a = code_arrays(values_a, units_a, len(self._sum_a))
-        codes_b = code_arrays(values_b, units_b, len(self._sum_b))
+        codes_a = to_arrays(values_a, units_a, len(self._sum_a))
+        codes_b = to_arrays(values_b, units_b, len(self._sum_b))
         _add_moments(*codes_a, self._sum_a, self._square_a)
         _add_moments(*codes_b, self._sum_b, self._square_b)
         _add_products(*codes_a, *codes_b, self._product)
         self.samples += len(values_a)
 
     def similarity(self) -> Float[Tensor, "Ka Kb"]:
-        """The Pearson correlations over all samples so far."""
+        """Return the Pearson correlations over all samples so far."""
         if self.samples == 0:
             raise ValueError("no samples yet: call update first.")
         mean_a, scale_a = _mean_and_scale(self._sum_a, self._square_a, self.samples)
@@ -75,10 +76,11 @@ class StreamCorrelation:
         return torch.from_numpy(np.clip(covariance * scale_a[:, None] * scale_b, -1.0, 1.0))
 
 
-def _standard(z: Tensor) -> Tensor:
-    """The columns centred and scaled to length one; zero where the column is constant."""
+def _standardise(z: Array) -> Tensor:
+    """Return the columns centred and scaled to length one; zero where a column is constant."""
+    z = as_tensor(z, "the code")
     if z.ndim != 2 or len(z) == 0:
-        raise ValueError(f"code of shape {tuple(z.shape)}: give a matrix (samples, units) that is not empty.")
+        raise ValueError(f"code of shape {tuple(z.shape)}: give a nonempty matrix (samples, units).")
     z = z.detach().cpu().double()
     centred = z - z.mean(0)
     # Centring a constant column leaves rounding noise, which would correlate with other noise.
@@ -87,7 +89,7 @@ def _standard(z: Tensor) -> Tensor:
 
 
 def _mean_and_scale(total: np.ndarray, square: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """The units' means and 1 / standard deviation, the latter 0 for a constant unit."""
+    """Return the units' means and 1 / standard deviation, the latter 0 for a constant unit."""
     mean = total / samples
     variance = square / samples - mean**2
     constant = variance <= 1e-12 * square / samples

@@ -1,4 +1,4 @@
-"""The compiled loops of the exact matcher: candidates of a row, augmenting paths, lowering of prices.
+"""The compiled loops of the exact matcher: candidates of a row, augmenting paths, falling prices.
 
 Shapes: n rows, m >= n columns, c candidates of each row, d width.
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """A matching under way. Partners are -1 where there is none; the arrays are changed in place."""
+    """An unfinished matching. Partners are -1 where there is none; the arrays are changed in place."""
 
     rows: np.ndarray  # (n, d) atoms of length one
     columns: np.ndarray  # (m, d)
@@ -30,8 +30,8 @@ class Problem(NamedTuple):
     settled: np.ndarray  # (m,) False between searches
 
 
-def problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, absolute: bool) -> Problem:
-    """A problem without candidates, prices or partners, but for the diagonal.
+def make_problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, absolute: bool) -> Problem:
+    """Return a problem without prices or partners, whose only candidates are the diagonal.
 
     The diagonal stays a candidate throughout, so that a full matching within the candidates always exists.
     """
@@ -55,13 +55,13 @@ def problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, absolute:
     )
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 @no_type_check
 def place_rows(p, chosen, products, margin):
-    """Gives each chosen row new candidates at the prices of that moment, and the best partner among them.
+    """Give each chosen row new candidates at the current prices, and the best partner among them.
 
-    Row r of `products` holds the cosines of row chosen[r], each right within `margin`. One row after the
-    other: rows that are alike would otherwise all ask for the same few columns.
+    Row r of `products` holds the cosines of row chosen[r], each with an error of at most `margin`. Rows are
+    placed one after the other: similar rows would otherwise all compete for the same few columns.
     """
     for r in range(len(chosen)):
         i = chosen[r]
@@ -79,7 +79,7 @@ def place_rows(p, chosen, products, margin):
 @numba.njit(cache=True)
 @no_type_check
 def _choose(p, i, products, margin):
-    """Sets the candidates of row i to the columns of greatest product less price, and its ceiling."""
+    """Set the candidates of row i to the columns with the greatest product minus price, and its ceiling."""
     v = p.v
     count = p.candidates.shape[1] - 2
     least = np.empty(count)  # a heap, the least value on top
@@ -133,13 +133,13 @@ def _dot(x, y):
 @numba.njit(cache=True)
 @no_type_check
 def _augment(p, start):
-    """Matches row `start` along the shortest path to an unmatched column; prices on the way rise.
+    """Match row `start` along the shortest path to an unmatched column; prices along the path rise.
 
-    Dijkstra over columns: a step from row i to column j costs u_i + v_j - C[i, j] >= 0, and a matched column
-    leads on to its row for nothing.
+    Dijkstra over columns: a step from row i to column j costs u_i + v_j - C[i, j] >= 0, and going
+    from a matched column to its row costs nothing.
     """
     distance, row_of = p.distance, p.row_of
-    heap = [(0.0, np.int64(0)) for _ in range(0)]  # an empty list whose type numba can tell
+    heap = [(0.0, np.int64(0)) for _ in range(0)]  # an empty list whose type numba can infer
     touched = [np.int64(0) for _ in range(0)]
     i, base, nearest = start, 0.0, np.inf
     while True:
@@ -174,10 +174,10 @@ def _augment(p, start):
         p.column_of[i], j = j, p.column_of[i]
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 @no_type_check
 def lower_prices(p, first, entry):
-    """Brings the price of every unmatched column to zero; all rows must be matched.
+    """Lower the price of every unmatched column to zero; all rows must be matched.
 
     Column j is a candidate of the rows entry[first[j]:first[j+1]] // (c+2), in place entry % (c+2) of each.
     """
@@ -189,7 +189,7 @@ def lower_prices(p, first, entry):
 @numba.njit(cache=True)
 @no_type_check
 def _lower(p, start, first, entry):
-    """Lowers the price of column `start` until it, or a column that gives up its row for it, costs nothing.
+    """Lower the price of column `start` until it, or a column that gives up its row for it, costs nothing.
 
     Dijkstra over columns: column j may take a row i for u_i + v_j - C[i, j], which leaves the column it had.
     The column whose price reaches zero first ends the path and stays unmatched.
@@ -223,6 +223,13 @@ def _lower(p, start, first, entry):
                 p.u[p.row_of[k]] += fall - distance[k]
         distance[k] = np.inf
         p.settled[k] = False
+    _pass_rows(p, start, end)
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _pass_rows(p, start, end):
+    """Pass each row on the path to the column before it, from `end`, which becomes free, back to `start`."""
     j, i = end, p.row_of[end]
     p.v[end], p.row_of[end] = 0.0, -1
     while j != start:

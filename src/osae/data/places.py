@@ -1,0 +1,99 @@
+"""Places in a language model, checked before its weights are loaded; needs neither torch nor transformers.
+
+A place is a layer by number or a module by name. How many blocks a model has is stated in the first bytes of
+a GGUF file, or in the `config.json` of any other model.
+"""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # which one depends on the kind of model
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # GGUF: bytes by type
+_INTEGERS = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
+_STRING = 8
+_LONGEST_KEY = 1024
+
+
+def check_place(
+    name: str, *, layer: int | None = None, module: str | None = None, revision: str | None = None
+) -> None:
+    """Raise `ValueError` if the model's configuration shows that it has no such layer.
+
+    Nothing is checked that cannot be looked up at once: names of modules, and models whose number of blocks
+    is not found, are left to the opening of the model.
+    """
+    if (layer is None) == (module is None):
+        raise ValueError(f"layer={layer}, module={module}: give one of the two.")
+    if layer is not None and (blocks := _count_blocks(name, revision)) is not None:
+        check_layer(layer, blocks)
+
+
+def check_layer(layer: int, blocks: int) -> None:
+    """Raise `ValueError` if a model of so many blocks has no such layer."""
+    if not 0 <= layer <= blocks:
+        raise ValueError(f"layer={layer}: the model has {blocks} blocks, give 0 to {blocks}.")
+
+
+def split_gguf(name: str) -> tuple[str, str]:
+    """Return the folder or repository of a model and its GGUF file, which is empty if there is none."""
+    if not name.endswith(".gguf"):
+        return name, ""
+    where, _, file = name.rpartition(":")
+    return (where, file) if where else (str(Path(file).parent), Path(file).name)
+
+
+def _count_blocks(name: str, revision: str | None) -> int | None:
+    """Return the number of blocks of a model, None if it is not found quickly."""
+    where, file = split_gguf(name)
+    try:
+        path = _find(where, file or "config.json", revision)
+        count = None if path is None else _count_in_gguf(path) if file else _count_in_config(path)
+    except Exception:  # of every kind: files, formats, the network; opening the model reports them
+        return None
+    return count if type(count) is int and count > 0 else None
+
+
+def _find(where: str, file: str, revision: str | None) -> Path | None:
+    """Return the local path of a model's file; only small files are fetched from the hub."""
+    if Path(where).is_dir():
+        return Path(where) / file
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(where, file, revision=revision)
+    if isinstance(cached, str):
+        return Path(cached)
+    return Path(hf_hub_download(where, file, revision=revision)) if file == "config.json" else None
+
+
+def _count_in_config(path: Path) -> Any:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    inner = config.get("text_config")
+    places = (inner, config) if isinstance(inner, dict) else (config,)
+    return next((place[key] for place in places for key in _COUNTS if key in place), None)
+
+
+def _count_in_gguf(path: Path) -> int | None:
+    """Return the block count in the header of a GGUF file, None if it comes after the first array.
+
+    The arrays hold the tokenizer. The gguf package reads them too, which takes ten seconds.
+    """
+    with open(path, "rb") as file:
+        magic, version, _, fields = struct.unpack("<4sIQQ", file.read(24))
+        if magic != b"GGUF" or version < 2:
+            return None
+        for _ in range(fields):
+            length = _unpack(file, "<Q")
+            key = file.read(min(length, _LONGEST_KEY))
+            kind = _unpack(file, "<I")
+            if key.endswith(b".block_count") and kind in _INTEGERS:
+                return _unpack(file, _INTEGERS[kind])
+            if kind != _STRING and kind not in _SIZES:
+                return None
+            file.seek(_unpack(file, "<Q") if kind == _STRING else _SIZES[kind], 1)
+    return None
+
+
+def _unpack(file: BinaryIO, layout: str) -> int:
+    return struct.unpack(layout, file.read(struct.calcsize(layout)))[0]

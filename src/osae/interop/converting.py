@@ -1,0 +1,48 @@
+"""SAEs written in the files of another library."""
+
+from pathlib import Path
+from typing import Any
+
+from osae import __version__
+from osae.config import to_json
+from osae.interop import own
+from osae.interop.export import Origin, store
+from osae.interop.formats import TARGETS, Target, get_writer
+from osae.interop.loading import IN_MEMORY, Loaded, SAELike, load
+
+
+def convert(
+    source: SAELike, out: Path | str, *, to: Target, model: str | None = None, layer: int | None = None
+) -> None:
+    """Write the SAE into the folder `out`, in the files of the library `to`.
+
+    Raise `ValueError` if anything would be lost. `model` and `layer` fill in the fields that the other
+    library has for them.
+    """
+    if to not in TARGETS:
+        raise ValueError(f"to={to!r}: give one of {', '.join(TARGETS)}.")
+    loaded = load(source)
+    if loaded.sae is None:
+        raise ValueError(f"{loaded.path}: only its matrices could be read, {loaded.notes[0]}")
+    folder = Path(out)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files already: give a new or empty folder.")
+    origin = Origin(_provenance(loaded), model, layer)
+    if to == own.NAME:
+        loaded.sae.save(folder, provenance=origin.provenance)
+    else:
+        store(get_writer(to).export(loaded.sae, origin), folder)
+
+
+def _provenance(source: Loaded) -> dict[str, Any]:
+    """Return what is recorded in an exported SAE: its choices, and the file it was read from."""
+    about: dict[str, Any] = {"osae": __version__, "config": to_json(source.require_sae().config)}
+    if source.path != IN_MEMORY:
+        about["source"] = {
+            "path": source.path,
+            "format": source.format,
+            "sha256": source.sha256,
+            "notes": source.notes,
+            "provenance": source.metadata.get("provenance"),
+        }
+    return about
