@@ -1,24 +1,26 @@
 """The SAE: what its parts do, what is saved, and what folding and reordering keep."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osae.model import SAE, SAEConfig
+from osae.interop import convert, load
+from osae.model import SAE, SAEConfig, read_saved
 from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK, active, jump
 
 WIDTH, UNITS = 6, 10
 SPARSIFIERS = [ReLU(0.1), TopK(3), BatchTopK(3), JumpReLU(0.1, 0.1, 0.3), Linear()]
 
 
-def random_sae(sparsifier, *, seed=0, **choices) -> SAE:
-    """An SAE with every parameter away from its start."""
+def random_sae(sparsifier, *, seed=0) -> SAE:
+    """Return an SAE with every parameter away from its start."""
     source = torch.Generator().manual_seed(seed)
-    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier, **choices), generator=source)
+    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier), generator=source)
     with torch.no_grad():
-        if not sae.config.tied:
-            sae.encoder += 0.3 * torch.randn(UNITS, WIDTH, generator=source)
+        sae.encoder += 0.3 * torch.randn(UNITS, WIDTH, generator=source)
         sae.encoder_bias += 0.2 * torch.randn(UNITS, generator=source)
         sae.decoder_bias += 0.5 * torch.randn(WIDTH, generator=source)
         sae.threshold += 0.1 * torch.rand(UNITS, generator=source)
@@ -26,7 +28,7 @@ def random_sae(sparsifier, *, seed=0, **choices) -> SAE:
 
 
 def slow_values(sae: SAE, x):
-    """The dense code by definition, one sample at a time, as at inference."""
+    """Return the dense code by definition, one sample at a time, as at inference."""
     rows = []
     for sample in x:
         pre = sae.encoder @ (sample - sae.decoder_bias) + sae.encoder_bias
@@ -45,13 +47,13 @@ def slow_values(sae: SAE, x):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
-def test_code_and_reconstruction_equal_their_definition(sparsifier, tied):
-    sae, x = random_sae(sparsifier, tied=tied), torch.randn(20, WIDTH)
+def test_code_and_reconstruction_equal_their_definition(sparsifier):
+    sae, x = random_sae(sparsifier), torch.randn(20, WIDTH)
     dense = slow_values(sae, x)
     output = sae(x)
     torch.testing.assert_close(output.code.dense(UNITS), dense)
+    torch.testing.assert_close(sae.encode_dense(x), dense)
     torch.testing.assert_close(output.reconstruction, dense @ sae.decoder + sae.decoder_bias)
 
 
@@ -84,15 +86,87 @@ def test_reordering_permutes_the_code_and_nothing_else(sparsifier):
     torch.testing.assert_close(other.encode(x).dense(UNITS), sae.encode(x).dense(UNITS)[:, order])
 
 
-@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("sparsifier", SPARSIFIERS, ids=lambda s: type(s).__name__)
-def test_saved_and_loaded_is_the_same(sparsifier, tied, tmp_path):
-    sae, x = random_sae(sparsifier, tied=tied), torch.randn(5, WIDTH)
+def test_saved_and_loaded_is_the_same(sparsifier, tmp_path):
+    sae, x = random_sae(sparsifier), torch.randn(5, WIDTH)
     sae.save(tmp_path / "sae", provenance={"why": "test"})
     loaded = SAE.load(tmp_path / "sae")
     assert loaded.config == sae.config
     assert torch.equal(loaded(x).reconstruction, sae(x).reconstruction)
-    assert (loaded.encoder is loaded.decoder) == tied
+    trained = {name for name, p in sae.named_parameters() if p.requires_grad}
+    assert {name for name, p in loaded.named_parameters() if p.requires_grad} == trained
+
+
+def test_copies_share_no_memory_with_the_original():
+    sae = random_sae(TopK(2))
+    before = {name: value.clone() for name, value in sae.state_dict().items()}
+    for other in (sae.fold_scale(2.0), sae.reorder(torch.arange(UNITS))):
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter += 1
+    assert all(torch.equal(value, before[name]) for name, value in sae.state_dict().items())
+
+
+def test_loading_what_this_library_did_not_save_names_the_function_that_reads_it(tmp_path):
+    convert(random_sae(TopK(2)), tmp_path / "foreign", to="saelens")
+    with pytest.raises(ValueError, match=r"no sae.json.*`osae.load\(.*foreign'\)` reads"):
+        SAE.load(tmp_path / "foreign")
+    with pytest.raises(ValueError, match=r"no sae\.json"):
+        SAE.load(tmp_path / "nowhere")
+
+
+def _change_config(about, **changes):
+    return about | {"config": about["config"] | changes}
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda about: [], "schema None"),
+        (lambda about: about | {"sha256": "0"}, "not the file that sae.json was written for"),
+        (lambda about: about | {"config": {"kind": "TopK", "k": 2}}, "an SAEConfig is needed"),
+        (lambda about: about | {"config": {"kind": ["SAEConfig"]}}, "unknown kind"),
+        (lambda about: _change_config(about, width=WIDTH + 1), "sae.json makes it"),
+        (lambda about: _change_config(about, width=True), "SAEConfig.width=True"),
+        (lambda about: _change_config(about, sparsifier={"kind": "TopK", "k": 2.0}), "TopK.k=2.0"),
+        (lambda about: _change_config(about, encoder_bias=1), "SAEConfig.encoder_bias=1"),
+    ],
+)
+def test_both_readers_refuse_a_damaged_folder_in_the_same_words(damage, words, tmp_path):
+    random_sae(TopK(2)).save(tmp_path)
+    about = json.loads((tmp_path / "sae.json").read_text())
+    (tmp_path / "sae.json").write_text(json.dumps(damage(about)))
+    for read in (SAE.load, load):
+        if read is load and not isinstance(damage(about), dict):
+            continue  # it looks at the JSON before it knows whose file this is
+        with pytest.raises(ValueError, match=words) as refused:
+            read(tmp_path)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("encoder", None, "no floating-point tensor 'encoder'"),
+        ("threshold", torch.zeros(UNITS, dtype=torch.int64), "no floating-point tensor 'threshold'"),
+        ("decoder_bias", torch.zeros(WIDTH + 1), "decoder_bias has the shape"),
+        ("decoder", torch.full((UNITS, WIDTH), torch.inf), "NaN or infinite"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(name, tensor, words, tmp_path):
+    sae = random_sae(TopK(2))
+    sae.save(tmp_path)
+    about, tensors = json.loads((tmp_path / "sae.json").read_text()), dict(sae.state_dict())
+    with pytest.raises(ValueError, match=words):
+        read_saved(about, tensors | {name: tensor}, about["sha256"])
+
+
+def test_a_weight_file_cut_short_is_refused(tmp_path):
+    random_sae(TopK(2)).save(tmp_path)
+    file = tmp_path / "sae.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        SAE.load(tmp_path)
 
 
 def test_a_file_of_another_schema_is_refused(tmp_path):
@@ -126,7 +200,7 @@ def test_impossible_k_is_refused(k):
 @given(batch=st.integers(1, 8), k=st.integers(1, UNITS), seed=st.integers(0, 999), alike=st.booleans())
 @settings(deadline=None)
 def test_batch_topk_keeps_the_largest_of_the_whole_batch(batch, k, seed, alike):
-    """Also where one sample takes nearly all of them, because the others hardly speak."""
+    """Also where one sample takes nearly all of them, because the others hardly fire."""
     source = torch.Generator().manual_seed(seed)
     sae = SAE(SAEConfig(WIDTH, UNITS, BatchTopK(k)), generator=source)
     x = torch.randn(batch, WIDTH, generator=source)

@@ -19,17 +19,17 @@ PLAIN = prefix_weights(Full(), UNITS)
 def test_plain_objective_is_the_squared_error(sparsifier):
     sae, x = random_sae(sparsifier), torch.randn(20, WIDTH)
     terms = objective(sae, x, k=3, weights=PLAIN)
-    rebuilt = sae.decode(sae.encode(x, k=3))
-    torch.testing.assert_close(terms.total, (x - rebuilt).square().sum(1).mean())
+    reconstruction = sae.decode(sae.encode(x, k=3))
+    torch.testing.assert_close(terms.total, (x - reconstruction).square().sum(1).mean())
 
 
-def test_l1_prices_the_sum_of_the_values():
+def test_l1_penalizes_the_sum_of_the_values():
     sae, x = random_sae(ReLU(0.3)), torch.randn(20, WIDTH)
     terms = objective(sae, x, k=None, weights=PLAIN)
     torch.testing.assert_close(terms.penalty, 0.3 * sae.encode(x).values.abs().sum(1).mean())
 
 
-def test_l0_prices_each_unit_that_speaks():
+def test_l0_penalizes_each_unit_that_fires():
     sae, x = random_sae(JumpReLU(0.5)), torch.randn(20, WIDTH)
     terms = objective(sae, x, k=None, weights=PLAIN)
     torch.testing.assert_close(terms.penalty, 0.5 * (sae.encode(x).values > 0).float().sum(1).mean())
@@ -78,7 +78,7 @@ def test_objective_changes_nothing():
     assert all(torch.equal(value, before[name]) for name, value in sae.state_dict().items())
 
 
-def test_k_chooses_how_many_speak():
+def test_k_chooses_how_many_units_fire():
     sae = SAE(SAEConfig(WIDTH, UNITS, TopK(2)))
     with torch.no_grad():
         sae.encoder_bias += 10

@@ -24,7 +24,7 @@ from osae.seeds import generator
 
 
 def every_prefix(x, values, units, decoder, weights):
-    """The definition: one reconstruction for each prefix length."""
+    """Return the loss by definition: one reconstruction for each prefix length."""
     dense = torch.zeros(len(x), len(decoder), dtype=x.dtype).scatter_add(1, units, values)
     terms = [
         weights[length - 1] * (x - dense[:, :length] @ decoder[:length]).square().sum(1)
@@ -35,7 +35,7 @@ def every_prefix(x, values, units, decoder, weights):
 
 @st.composite
 def problems(draw):
-    """A batch, a code with distinct units and some padding, a decoder and weights."""
+    """Draw a batch, a code with distinct units and some padding, a decoder and weights."""
     units_total = draw(st.integers(1, 12))
     k = draw(st.integers(1, units_total))
     batch, width = draw(st.integers(1, 5)), draw(st.integers(1, 6))
@@ -140,7 +140,7 @@ def test_weights_by_hand(spec, expected):
 
 @given(units=st.integers(1, 40), count=st.integers(1, 8), seed=st.integers(0, 1000))
 @settings(deadline=None)
-def test_random_boundaries_always_hold_the_whole_dictionary(units, count, seed):
+def test_random_boundaries_always_include_the_whole_dictionary(units, count, seed):
     count = min(count, units)
     weights = prefix_weights(RandomBoundaries(Uniform(), count), units, generator(seed, "prefix"))
     assert weights[-1] == pytest.approx(1 / count)
@@ -152,14 +152,14 @@ def test_random_boundaries_always_hold_the_whole_dictionary(units, count, seed):
     [
         (Geometric(0.0), "positive"),
         (Boundaries((2, 3)), "the last of them 4"),
-        (Boundaries((3, 2, 4)), "rising"),
+        (Boundaries((3, 2, 4)), "increasing"),
         (Piecewise((2, 4), (1.0,)), "one per group"),
         (Explicit((1.0,)), "1 weights for 4 units"),
-        (Explicit((1.0, -1.0, 0.0, 1.0)), "not negative"),
+        (Explicit((1.0, -1.0, 0.0, 1.0)), "nonnegative"),
         (Mixed(Uniform(), 1.5), "between 0 and 1"),
         (RandomBoundaries(Uniform(), 5), "1 to 4"),
     ],
 )
-def test_wrong_weights_are_refused_in_words(spec, words):
+def test_wrong_weights_are_refused_with_a_remedy(spec, words):
     with pytest.raises(ValueError, match=words):
         prefix_weights(spec, 4)

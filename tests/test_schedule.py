@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osae.schedule import (
@@ -17,6 +17,7 @@ shares = st.floats(0, 1)
 
 
 @given(warmup=st.floats(0, 0.5), decay=st.floats(0, 0.5), steps=st.integers(1, 500))
+@settings(deadline=None)
 def test_learning_rate_stays_within_its_peak_and_never_stops_early(warmup, decay, steps):
     at = learning_rate(LearningRate(0.1, warmup, decay), steps)
     assert all(0 < at(step) <= 0.1 for step in range(steps))
@@ -24,6 +25,7 @@ def test_learning_rate_stays_within_its_peak_and_never_stops_early(warmup, decay
 
 
 @given(share=shares, k=st.integers(1, 20), more=st.integers(0, 50), steps=st.integers(1, 300))
+@settings(deadline=None)
 def test_k_falls_from_its_start_to_its_target_and_stays(share, k, more, steps):
     at = active_units(KWarmup(share, k + more), k, k + more, steps)
     ks = [at(step) for step in range(steps)]
@@ -38,6 +40,7 @@ def test_k_warmup_below_its_target_is_refused():
 
 
 @given(burn_in=st.floats(0, 0.9), units=st.integers(1, 60), steps=st.integers(10, 400))
+@settings(deadline=None)
 def test_units_freeze_one_after_the_other_after_the_burn_in(burn_in, units, steps):
     at = frozen_units(Sweep(burn_in, 1.0), units, steps)
     counts = [at(step) for step in range(steps + 1)]
@@ -47,8 +50,9 @@ def test_units_freeze_one_after_the_other_after_the_burn_in(burn_in, units, step
 
 
 @given(part=st.floats(0, 1), until=st.floats(0, 1), units=st.integers(1, 60), steps=st.integers(10, 400))
+@settings(deadline=None)
 def test_only_a_part_of_the_units_freezes(part, until, units, steps):
-    """All of the part from the first step on if the sweep ends where it begins."""
+    """If the sweep ends where it starts, all of them are frozen from the first step on."""
     at = frozen_units(Sweep(0.0, until, part), units, steps)
     counts = [at(step) for step in range(steps + 1)]
     assert counts == sorted(counts)
@@ -56,6 +60,7 @@ def test_only_a_part_of_the_units_freezes(part, until, units, steps):
 
 
 @given(release=st.floats(0, 0.99), units=st.integers(1, 60), steps=st.integers(10, 400))
+@settings(deadline=None)
 def test_released_units_learn_again_and_keep_their_places(release, units, steps):
     sweep = Sweep(0.0, 0.5, release=release)
     never = round(release * steps) == 0
@@ -69,6 +74,7 @@ def test_released_units_learn_again_and_keep_their_places(release, units, steps)
 
 
 @given(times=st.integers(1, 50), until=st.floats(0.1, 1), steps=st.integers(1, 500))
+@settings(deadline=None)
 def test_evenly_ends_where_it_should(times, until, steps):
     moments = evenly(times, until, steps)
     assert len(moments) <= times

@@ -16,14 +16,14 @@ _VARIANTS: dict[str, type] = {}
 
 
 def variant(cls: _T) -> _T:
-    """The class itself, known by its name to `from_json`."""
+    """Register the class by its name, for `from_json`, and return it."""
     assert cls.__name__ not in _VARIANTS, f"two variants are called {cls.__name__}"
     _VARIANTS[cls.__name__] = cls
     return cls
 
 
 def to_json(value: Any) -> Any:
-    """Plain lists, dicts, strings and numbers; a dataclass carries its name as `kind`."""
+    """Return plain lists, dicts, strings and numbers; a dataclass carries its name as `kind`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}
@@ -37,7 +37,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """The value that `to_json` was given, up to lists for tuples outside of dataclasses."""
+    """Return the value that `to_json` was given, except that tuples outside of dataclasses become lists."""
     if isinstance(data, list):
         return [from_json(item) for item in data]
     if not isinstance(data, dict):
@@ -45,10 +45,11 @@ def from_json(data: Any) -> Any:
     if "kind" not in data:
         return {key: from_json(item) for key, item in data.items()}
     kind = data["kind"]
-    if kind not in _VARIANTS:
-        raise ValueError(f"unknown kind {kind!r}: this release knows {', '.join(sorted(_VARIANTS))}.")
+    if not isinstance(kind, str) or kind not in _VARIANTS:
+        known = ", ".join(sorted(_VARIANTS))
+        raise ValueError(f"unknown kind {repr(kind)[:60]}: this release knows {known}.")
     cls = _VARIANTS[kind]
-    upgrade = getattr(cls, "upgrade_json", None)  # of what an earlier release wrote
+    upgrade = getattr(cls, "upgrade_json", None)  # from what an earlier release wrote
     data = upgrade(data) if upgrade else data
     fields = {key: from_json(item) for key, item in data.items() if key != "kind"}
     known = {f.name for f in dataclasses.fields(cls)}
@@ -64,7 +65,7 @@ def from_json(data: Any) -> Any:
 
 
 def alter(value: _D, changes: Mapping[str, Any]) -> _D:
-    """A copy with some fields changed, each named by its path: `{"lr.peak": 0.01, "revival": None}`."""
+    """Return a copy with some fields changed, each named by its path: `{"lr.peak": 0.01}`."""
     for path, new in changes.items():
         value = _with(value, path.split("."), new, path)
     return value
@@ -85,15 +86,15 @@ def _with(value: Any, names: list[str], new: Any, path: str) -> Any:
 
 
 def _check_field(cls: type, name: str, value: Any) -> None:
-    """Refuses a value that is not of the field's declared type."""
+    """Raise `ValueError` if the value is not of the type that the field declares."""
     hint = typing.get_type_hints(cls)[name]
     if not _fits(value, hint):
         wanted = getattr(hint, "__name__", str(hint)).replace("osae.", "")
-        raise ValueError(f"{cls.__name__}.{name}={value!r} is of the wrong kind: give {wanted}.")
+        raise ValueError(f"{cls.__name__}.{name}={repr(value)[:60]} is of the wrong kind: give {wanted}.")
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type as our dataclasses declare them: unions, tuples, numbers, dataclasses."""
+    """Return whether the value is of a type that our dataclasses declare: union, tuple, number, dataclass."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in inside)

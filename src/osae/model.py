@@ -1,25 +1,25 @@
-"""One sparse autoencoder, composed: linear encoder, sparsifier, decoder of unit atoms.
+"""A sparse autoencoder: linear encoder, sparsifier, decoder.
 
 Shapes: d width, K units, k entries in a code. Encoder and decoder are both K x d, one row per unit.
 
     pre = (x - b) E^T + c        code = sparsify(pre)        x_hat = sum_j z_j d_j + b
 """
 
-import copy
-import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osae import kernels
 from osae.config import from_json, to_json, variant
-from osae.files import atomic_write
+from osae.files import atomic_write, file_sha256
 from osae.sparsify import (
     BatchTopK,
     Code,
@@ -32,6 +32,7 @@ from osae.sparsify import (
     jump,
     kth_largest,
     pad_code,
+    starting_threshold,
 )
 
 SCHEMA = 1
@@ -40,12 +41,11 @@ SCHEMA = 1
 @variant
 @dataclass(frozen=True)
 class SAEConfig:
-    """The independent choices that make an SAE; how it is trained is a matter of the recipe."""
+    """The independent choices that make up an SAE; how it is trained is up to the recipe."""
 
     width: int
     units: int
     sparsifier: Sparsifier
-    tied: bool = False
     encoder_bias: bool = True
     decoder_bias: bool = True
 
@@ -56,13 +56,22 @@ class SAEConfig:
         if k is not None and not 1 <= k <= self.units:
             raise ValueError(f"k={k} active units of {self.units}: ask for 1 to {self.units}.")
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every tensor of the SAE, by name."""
+        matrix, per_unit = (self.units, self.width), (self.units,)
+        vectors = {"encoder_bias": per_unit, "decoder_bias": (self.width,), "threshold": per_unit}
+        return {"decoder": matrix, "encoder": matrix, **vectors}
+
     @staticmethod
     def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
-        """Return what release 0.1.0 wrote without the training choices, which now belong to the recipe."""
-        return {key: value for key, value in data.items() if key not in ("prefix", "revival")}
+        """Drop the choices that release 0.1.0 kept here and that now belong to the recipe."""
+        return {key: value for key, value in data.items() if key not in ("prefix", "revival", "tied")}
 
 
 class Output(NamedTuple):
+    """What an SAE returns: the reconstruction of each row and its code."""
+
     reconstruction: Float[Tensor, "*batch d"]
     code: Code
 
@@ -77,24 +86,34 @@ class SAE(nn.Module):
         generator: torch.Generator | None = None,
         atoms: Float[Tensor, "K d"] | None = None,
     ):
-        """Random unit atoms unless given; the encoder begins as a copy of them (as the decoder if tied)."""
+        """Start from these atoms, or from random unit atoms; the encoder starts as a copy of them."""
         super().__init__()
         self.config = config
         if atoms is None:
             noise = torch.randn(config.units, config.width, generator=generator)
             atoms = nn.functional.normalize(noise, dim=-1)
         self.decoder = nn.Parameter(atoms)
-        self.encoder = self.decoder if config.tied else nn.Parameter(atoms.clone())
+        self.encoder = nn.Parameter(atoms.clone())
         self.encoder_bias = nn.Parameter(torch.zeros(config.units), requires_grad=config.encoder_bias)
         self.decoder_bias = nn.Parameter(torch.zeros(config.width), requires_grad=config.decoder_bias)
-        learned = isinstance(config.sparsifier, JumpReLU)
-        level = config.sparsifier.threshold if isinstance(config.sparsifier, JumpReLU) else 0.0
-        self.threshold = nn.Parameter(torch.full((config.units,), level), requires_grad=learned)
+        level = torch.full((config.units,), starting_threshold(config.sparsifier))
+        self.threshold = nn.Parameter(level, requires_grad=isinstance(config.sparsifier, JumpReLU))
+
+    @classmethod
+    def from_tensors(cls, config: SAEConfig, tensors: Mapping[str, Tensor]) -> "SAE":
+        """Return the SAE with these parameters, which it takes over without a copy."""
+        sae = cls(config, atoms=tensors["decoder"])
+        sae.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
+        return sae
 
     def encode(self, x: Float[Tensor, "*batch d"], *, k: int | None = None) -> Code:
-        """The code of each row. `k` selects as in training, with that many units; None as at inference."""
+        """Return the code of each row. With `k`, units are selected as in training, that many of them."""
         code = self._sparse(x.reshape(-1, x.shape[-1]), k)
         return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
+
+    def encode_dense(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch K"]:
+        """Return the code of each row as a vector with one entry per unit."""
+        return self.encode(x).dense(self.config.units)
 
     def _sparse(self, x: Float[Tensor, "B d"], k: int | None) -> Code:
         match self.config.sparsifier:
@@ -116,10 +135,10 @@ class SAE(nn.Module):
                 assert_never(self.config.sparsifier)
 
     def _topk(self, x: Float[Tensor, "B d"], k: int) -> tuple[Tensor, Tensor]:
-        """The k largest positive pre-activations of each row, and their units.
+        """Return the k largest positive pre-activations of each row, and their units.
 
-        Where x itself wants no gradient, b gets its own by way of c, which a shift of b moves by -E b: that
-        takes a sum over K units in place of one over B rows.
+        If x itself needs no gradient, b gets its gradient by way of c, which a shift of b moves by -E b: that
+        is a sum over K units instead of one over B rows.
         """
         rows, bias = x - self.decoder_bias, self.encoder_bias
         if rows.requires_grad and not x.requires_grad:
@@ -128,88 +147,122 @@ class SAE(nn.Module):
         return kernels.topk_encode(rows, self.encoder, bias, k)
 
     def _largest_in_batch(self, x: Float[Tensor, "B d"], k: int) -> Code:
-        """The B*k largest positive pre-activations of the batch.
+        """Return the B*k largest positive pre-activations of the batch.
 
-        They are sought among the largest of each row, more of them if a row might hold further ones.
+        The search looks at the largest few of each row, and at more of them if a row might hold others.
         """
         room = min(self.config.units, 4 * k)
         while True:
             values, units = self._topk(x, room)
             least = kth_largest(values, k * len(x))
-            kept = (values >= least) & (values > 0)  # a row with padding holds no further ones
+            kept = (values >= least) & (values > 0)  # a row with padding holds no others
             if room == self.config.units or not bool(kept.all(-1).any()):
                 return Code(values * kept, units)
             room = min(self.config.units, 2 * room)
 
     def pre_activations(self, centred: Float[Tensor, "B d"]) -> Float[Tensor, "B K"]:
-        """E (x - b) + c for rows that have b subtracted already."""
+        """Return E (x - b) + c for rows from which b is already subtracted."""
         return centred @ self.encoder.T + self.encoder_bias
 
     def decode(self, code: Code) -> Float[Tensor, "*batch d"]:
-        """The reconstruction of each row."""
+        """Return the reconstruction of each row."""
         values, units = (part.reshape(-1, part.shape[-1]) for part in code)
         rows = kernels.decode(values, units, self.decoder) + self.decoder_bias
         return rows.reshape(*code.values.shape[:-1], -1)
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Output:
+        """Return the reconstruction of each row and its code."""
         code = self.encode(x)
         return Output(self.decode(code), code)
 
-    def per_unit(self) -> dict[str, nn.Parameter]:
-        """The parameters that have one row per unit, each once."""
-        return {name: p for name, p in self.named_parameters() if name != "decoder_bias"}
-
     @torch.no_grad()
     def fold_scale(self, scale: float) -> "SAE":
-        """The SAE that does to x what this one, trained on scale * x, does to scale * x."""
-        other = copy.deepcopy(self)
-        for part in (other.encoder_bias, other.decoder_bias, other.threshold):
-            part.div_(scale)
-        return other
+        """Return the SAE that does to x what this one, trained on scale * x, does to scale * x."""
+        tensors = {name: tensor.clone() for name, tensor in self.state_dict().items()}
+        for name in ("encoder_bias", "decoder_bias", "threshold"):
+            tensors[name].div_(scale)
+        return SAE.from_tensors(self.config, tensors)
 
     @torch.no_grad()
     def reorder(self, order: Tensor) -> "SAE":
-        """The same SAE with unit order[i] in place i."""
-        other = copy.deepcopy(self)
-        for part in other.per_unit().values():
-            part.copy_(part[order])
-        return other
+        """Return the same SAE with unit order[i] in place i."""
+        tensors = self.state_dict()
+        bias = tensors.pop("decoder_bias").clone()  # all others have one row per unit
+        return SAE.from_tensors(
+            self.config, {"decoder_bias": bias} | {name: rows[order] for name, rows in tensors.items()}
+        )
 
     def save(self, folder: Path | str, *, provenance: dict | None = None) -> None:
-        """`sae.safetensors` and `sae.json` in the folder, each written whole or not at all."""
+        """Write `sae.safetensors` and `sae.json` into the folder, each of them whole or not at all."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().clone().contiguous() for name, value in self.state_dict().items()}
         with atomic_write(folder / "sae.safetensors") as path:
             save_file(tensors, path)
-        digest = hashlib.sha256((folder / "sae.safetensors").read_bytes()).hexdigest()
+        digest = file_sha256(folder / "sae.safetensors")
         about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": digest}
         with atomic_write(folder / "sae.json") as path:
             path.write_text(json.dumps(about | {"provenance": provenance or {}}, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path | str) -> "SAE":
-        """The SAE saved in the folder."""
+        """Return the SAE that `save` wrote into the folder; `osae.load` also reads other libraries' files."""
         folder = Path(folder)
-        about = json.loads((folder / "sae.json").read_text())
-        if about.get("schema") != SCHEMA:
+        if not (folder / "sae.json").is_file():
             raise ValueError(
-                f"{folder}/sae.json has schema {about.get('schema')}: this release reads {SCHEMA}."
+                f"{folder} has no sae.json, so it holds no SAE saved by this library: "
+                f"`osae.load({str(folder)!r})` reads runs and the files of other libraries."
             )
-        digest = hashlib.sha256((folder / "sae.safetensors").read_bytes()).hexdigest()
-        if digest != about.get("sha256"):
-            raise ValueError(f"{folder}: sae.safetensors is not the file that sae.json was written for.")
-        sae = cls(from_json(about["config"]), generator=torch.Generator())
-        sae.load_state_dict(load_file(folder / "sae.safetensors"))
-        return sae
+        try:
+            about = json.loads((folder / "sae.json").read_text(encoding="utf-8"))
+            tensors = load_file(folder / "sae.safetensors")
+            return read_saved(about, tensors, file_sha256(folder / "sae.safetensors"))
+        except (ValueError, RecursionError, SafetensorError, FileNotFoundError) as error:
+            raise ValueError(" ".join(f"{folder}: {error}".split())) from error
 
     def extra_repr(self) -> str:
         c = self.config
-        encoder = "tied to the decoder" if c.tied else "linear"
         lines = [
             f"{c.width} -> {c.units} units",
-            f"encoder   {encoder}{', bias' if c.encoder_bias else ''}",
+            f"encoder   linear{', bias' if c.encoder_bias else ''}",
             f"sparsify  {c.sparsifier}",
             f"decoder   unit atoms{', bias' if c.decoder_bias else ''}",
         ]
         return "\n".join(lines)
+
+
+def read_saved(about: Any, tensors: Mapping[str, Any], sha256: str) -> SAE:
+    """Return the SAE of a saved folder, given its JSON, its tensors and the digest of their file.
+
+    Raise `ValueError` if the two do not belong together or do not describe an SAE.
+    """
+    schema = about.get("schema") if isinstance(about, dict) else None
+    if schema != SCHEMA:
+        raise ValueError(f"sae.json has schema {str(schema)[:60]}: this release reads {SCHEMA}.")
+    if about.get("sha256") != sha256:
+        raise ValueError("sae.safetensors is not the file that sae.json was written for: save the SAE again.")
+    config = _read_config(about.get("config"))
+    wanted = {name: _check_tensor(name, tensors.get(name), shape) for name, shape in config.shapes.items()}
+    return SAE.from_tensors(config, wanted)
+
+
+def _read_config(data: Any) -> SAEConfig:
+    try:
+        config = from_json(data)
+    except RecursionError as error:
+        raise ValueError("the config in sae.json is nested too deeply to be an SAE's.") from error
+    if not isinstance(config, SAEConfig):
+        raise ValueError(f"the config in sae.json is a {type(config).__name__}: an SAEConfig is needed.")
+    return config
+
+
+def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
+    """Return the tensor in single precision; raise `ValueError` if it is missing or does not fit."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        raise ValueError(f"sae.safetensors has no floating-point tensor {name!r}: save the SAE again.")
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but sae.json makes it {shape}.")
+    # any such value makes the sum one too, which is quicker to see; a sum may also overflow by itself
+    if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
+        raise ValueError(f"{name!r} holds values that are NaN or infinite: the file is damaged.")
+    return tensor.detach().float()

@@ -1,7 +1,7 @@
 """Passes over rows: what SAEs do on activations, batch by batch.
 
 Training, studies and experiments read activations through these functions. Batches are matrices of rows on
-the CPU; an SAE may be on any device. Nothing is trained here, and nothing is changed.
+the CPU; an SAE may be on any device. These functions train nothing and change nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,10 +41,11 @@ def encode_batches(
 def order_units(
     sae: SAE, batches: Iterable[Float[Tensor, "B d"]], *, by: By = "gain", k: int | None = None
 ) -> Int[Tensor, "K"]:
-    """Return the units in the order that the rows give; ties keep the order they have.
+    """Return the units in the order that the rows determine; ties stay in their current order.
 
-    "gain": next comes the unit that lowers the error most after those before it; "energy": what each explains
-    on its own; "frequency": how often it fires. `k` selects as in training, with that many active units.
+    "gain": each unit is followed by the one that then lowers the error most; "energy": by how much each unit
+    lowers the error on its own; "frequency": how often it fires. With `k`, units are selected as in training,
+    that many of them.
     """
     if by not in ORDERS:
         raise ValueError(f"by={by!r}: give one of {', '.join(ORDERS)}.")

@@ -1,4 +1,4 @@
-"""The idea: weigh the reconstruction error of every prefix of the dictionary, exactly.
+"""The idea: weight the reconstruction error of every prefix of the dictionary, exactly.
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
@@ -7,12 +7,12 @@ With p(l) the weight of prefix length l, the ordered loss of one sample is
     L(x) = sum_{l=1..K} p(l) |x - sum_{j<l} z_j d_j|^2 .
 
 Only k units of a sample are active, so there are only k+1 different residuals: r_0 = x, and
-r_t = r_{t-1} - z_t d_{j_t} along the active units j_1 < ... < j_k. Prefix l shows r_t when it holds
-exactly the first t of them, so with S(j) = sum_{l>j} p(l), the mass of the prefixes that hold unit j,
+r_t = r_{t-1} - z_t d_{j_t} along the active units j_1 < ... < j_k. Prefix l leaves r_t if it contains
+exactly the first t of them, so with S(j) = sum_{l>j} p(l), the mass of the prefixes that contain unit j,
 
     L(x) = sum_{t=0..k} (S(j_t) - S(j_{t+1})) |r_t|^2 ,   S(j_0) = sum p,  S(j_{k+1}) = 0 .
 
-Every objective of the paper is this one with another p: a plain SAE puts all mass on l = K, a
+Every objective in the paper is this one with a different p: a plain SAE puts all mass on l = K, a
 Matryoshka SAE on a few group boundaries, an ordered SAE on every l.
 """
 
@@ -33,10 +33,10 @@ def all_prefix_loss_reference(
     decoder: Float[Tensor, "K d"],
     weights: Float[Tensor, "K"],
 ) -> Float[Tensor, "B"]:
-    """The ordered loss of each sample, in plain torch: the definition the kernels are held to.
+    """Return the ordered loss of each sample, in plain torch: the definition that kernels are tested against.
 
-    `weights[l-1]` is p(l). The entries of a code may come in any order; an entry of value zero is
-    padding and changes nothing. O(B k d) time and memory.
+    `weights[l-1]` is p(l). The entries of a code may be in any order; an entry of value zero is padding and
+    changes nothing. Takes O(B k d) time and memory.
     """
     units, order = units.sort(dim=-1)
     steps = values.gather(-1, order).unsqueeze(-1) * decoder[units]
@@ -47,7 +47,7 @@ def all_prefix_loss_reference(
 
 
 def masses(weights: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
-    """S(j), the mass of the prefixes that hold unit j (counted from 0): S(0) is the whole mass."""
+    """Return S(j), the mass of the prefixes that contain unit j (counted from 0): S(0) is the whole mass."""
     return weights.flip(0).cumsum(0).flip(0)
 
 
@@ -85,7 +85,7 @@ class Zipf:
 @variant
 @dataclass(frozen=True)
 class Piecewise:
-    """Each group's mass spread evenly over its prefix lengths; `ends` are the groups' last units."""
+    """The mass of each group spread evenly over its prefix lengths; `ends` are the groups' last units."""
 
     ends: tuple[int, ...]
     masses: tuple[float, ...] | None = None
@@ -94,7 +94,7 @@ class Piecewise:
 @variant
 @dataclass(frozen=True)
 class Boundaries:
-    """Mass on the group boundaries alone: fixed Matryoshka."""
+    """All mass on the group boundaries: fixed Matryoshka."""
 
     ends: tuple[int, ...]
     masses: tuple[float, ...] | None = None
@@ -103,7 +103,7 @@ class Boundaries:
 @variant
 @dataclass(frozen=True)
 class Explicit:
-    """p given outright, one number per prefix length; scaled to sum to one."""
+    """Explicit weights, one number per prefix length; scaled to sum to one."""
 
     values: tuple[float, ...]
 
@@ -111,7 +111,7 @@ class Explicit:
 @variant
 @dataclass(frozen=True)
 class Mixed:
-    """A share `full` of the mass on l = K, the rest spread as `base` says."""
+    """A share `full` of the mass on l = K, and the rest distributed as `base`."""
 
     base: "Fixed"
     full: float
@@ -120,7 +120,7 @@ class Mixed:
 @variant
 @dataclass(frozen=True)
 class RandomBoundaries:
-    """Every step, `count` boundaries without repetition, K always among them: random Matryoshka."""
+    """`count` different boundaries drawn at every step, one of them always K: random Matryoshka."""
 
     base: "Fixed"
     count: int
@@ -129,7 +129,7 @@ class RandomBoundaries:
 @variant
 @dataclass(frozen=True)
 class Sampled:
-    """Every step, one prefix length drawn from `base`: nested dropout."""
+    """One prefix length drawn from `base` at every step: nested dropout."""
 
     base: "Fixed"
 
@@ -141,34 +141,34 @@ PrefixWeights = Fixed | RandomBoundaries | Sampled
 def prefix_weights(
     spec: PrefixWeights, units: int, generator: torch.Generator | None = None
 ) -> Float[Tensor, "units"]:
-    """p(1), ..., p(K) in double precision, summing to one; drawn anew at each call if `spec` is random."""
+    """Return p(1), ..., p(K) in double precision, summing to one; drawn at each call if `spec` is random."""
     if units < 1:
         raise ValueError(f"units={units}: a dictionary has at least 1 unit.")
     lengths = torch.arange(1, units + 1, dtype=torch.float64)
     match spec:
         case Full():
-            return _normal(lengths == units)
+            return _normalize(lengths == units)
         case Uniform():
-            return _normal(torch.ones_like(lengths))
+            return _normalize(torch.ones_like(lengths))
         case Geometric(ratio):
             if not ratio > 0:
                 raise ValueError(f"Geometric ratio={ratio}: give a positive ratio.")
             logs = lengths * torch.tensor(ratio, dtype=torch.float64).log()
-            return _normal((logs - logs.max()).exp())
+            return _normalize((logs - logs.max()).exp())
         case Zipf(alpha):
-            return _normal(lengths**-alpha)
+            return _normalize(lengths**-alpha)
         case Piecewise(ends, group_masses):
             widths = torch.tensor(ends, dtype=torch.float64).diff(prepend=torch.zeros(1, dtype=torch.float64))
             group = torch.searchsorted(torch.tensor(ends, dtype=torch.float64), lengths)
-            return _normal((_group_masses(ends, group_masses, units) / widths)[group])
+            return _normalize((_group_masses(ends, group_masses, units) / widths)[group])
         case Boundaries(ends, group_masses):
             weights = torch.zeros_like(lengths)
             weights[torch.tensor(ends) - 1] = _group_masses(ends, group_masses, units)
-            return _normal(weights)
+            return _normalize(weights)
         case Explicit(values):
             if len(values) != units:
                 raise ValueError(f"Explicit has {len(values)} weights for {units} units: give one per unit.")
-            return _normal(torch.tensor(values, dtype=torch.float64))
+            return _normalize(torch.tensor(values, dtype=torch.float64))
         case Mixed(base, full):
             if not 0 <= full <= 1:
                 raise ValueError(f"Mixed full={full}: give a share between 0 and 1.")
@@ -180,25 +180,25 @@ def prefix_weights(
             inner = prefix_weights(base, units)[:-1]
             if (free := min(count - 1, int((inner > 0).sum()))) > 0:
                 weights[inner.multinomial(free, generator=generator)] = 1.0
-            return _normal(weights)
+            return _normalize(weights)
         case Sampled(base):
             drawn = prefix_weights(base, units).multinomial(1, generator=generator)
-            return _normal(lengths == drawn + 1)
+            return _normalize(lengths == drawn + 1)
         case _:
             assert_never(spec)
 
 
 def _group_masses(ends: tuple[int, ...], given: tuple[float, ...] | None, units: int) -> Tensor:
-    """The groups' masses, equal unless given, after a check of the boundaries."""
+    """Return the masses of the groups, equal unless given; raise `ValueError` if the ends do not fit."""
     if not ends or list(ends) != sorted(set(ends)) or ends[0] < 1 or ends[-1] != units:
-        raise ValueError(f"group ends {ends}: give rising positive numbers, the last of them {units}.")
+        raise ValueError(f"group ends {ends}: give increasing positive numbers, the last of them {units}.")
     if given is not None and len(given) != len(ends):
         raise ValueError(f"{len(given)} masses for {len(ends)} groups: give one per group.")
     return torch.tensor(given if given is not None else [1.0] * len(ends), dtype=torch.float64)
 
 
-def _normal(weights: Tensor) -> Tensor:
+def _normalize(weights: Tensor) -> Tensor:
     weights = weights.double()
     if not (bool(weights.isfinite().all()) and bool((weights >= 0).all()) and float(weights.sum()) > 0):
-        raise ValueError("prefix weights must be finite, not negative, and not all zero.")
+        raise ValueError("prefix weights must be finite and nonnegative, and not all of them zero.")
     return weights / weights.sum()

@@ -1,8 +1,8 @@
 """Recipes: every method as a point among independent choices, by name.
 
 A recipe is a function of the task (the width of the data, the number of units and of active units, the number
-of samples to see) that returns a `Recipe`, plain data. Methods are trained in one way on activations of
-language models and in another on small synthetic worlds: `recipe` returns the former, `world_recipe` the
+of samples to see) that returns a `Recipe`, which is plain data. Methods are trained in one way on activations
+of language models and in another on small synthetic worlds: `recipe` returns the former, `world_recipe` the
 latter. `osae recipes` lists both.
 """
 
@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 from osae.config import variant
+from osae.dictionary import Dictionary, FreeAtoms
 from osae.model import SAEConfig
 from osae.prefix import (
     Boundaries,
@@ -37,7 +38,7 @@ class FromNoise:
 @variant
 @dataclass(frozen=True)
 class FromData:
-    """Units 2i and 2i+1 start as plus and minus the i-th principal direction of `samples` rows."""
+    """Plus and minus the i-th principal direction of `samples` rows, for units 2i and 2i+1."""
 
     samples: int = 60_000
 
@@ -57,6 +58,7 @@ class Recipe:
     lr: LearningRate
     prefix: PrefixWeights = Full()
     revival: Revival = None
+    dictionary: Dictionary = FreeAtoms()
     start: Start = FromNoise()
     k_warmup: KWarmup | None = None
     sweep: Sweep | None = None
@@ -65,25 +67,28 @@ class Recipe:
 
     def __post_init__(self):
         if self.batch < 1 or self.samples < self.batch:
-            raise ValueError(
-                f"samples={self.samples}, batch={self.batch}: see at least one batch of samples."
-            )
+            raise ValueError(f"samples={self.samples}, batch={self.batch}: train on at least one batch.")
 
     @property
     def steps(self) -> int:
+        """Return the number of optimizer steps."""
         return self.samples // self.batch
 
     @staticmethod
     def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
-        """Return what release 0.1.0 wrote, with the training choices that it kept inside of the SAE's."""
+        """Move the training choices that release 0.1.0 kept inside the SAE's to where they are now."""
         inner = data.get("sae")
-        moved = {key: inner[key] for key in ("prefix", "revival") if isinstance(inner, dict) and key in inner}
+        if not isinstance(inner, dict):
+            return data
+        moved = {key: inner[key] for key in ("prefix", "revival") if key in inner}
+        if inner.get("tied") is True:
+            moved["dictionary"] = {"kind": "Tied"}
         return moved | data
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a recipe is asked to fit: the width of the data, the size of the dictionary, and for how long."""
+    """What a recipe is asked for: the width of the data, the size of the dictionary, and for how long."""
 
     width: int
     units: int
@@ -136,34 +141,34 @@ def _warmup(task: Task) -> KWarmup:
 
 
 def vanilla(task: Task, base: Base) -> Recipe:
-    """ReLU with an L1 penalty on the code; the plain objective."""
+    """Train a ReLU SAE with an L1 penalty on the code and the plain objective."""
     return replace(base(task, "vanilla", ReLU(l1=0.1)), k_warmup=None)
 
 
 def topk(task: Task, base: Base) -> Recipe:
-    """TopK; the plain objective."""
+    """Train a TopK SAE with the plain objective."""
     return base(task, "topk", TopK(task.k))
 
 
 def batchtopk(task: Task, base: Base) -> Recipe:
-    """BatchTopK, with a threshold learned for inference; the plain objective."""
+    """Train a BatchTopK SAE, which learns a threshold for inference, with the plain objective."""
     return base(task, "batchtopk", BatchTopK(task.k))
 
 
 def matryoshka_fixed(task: Task, base: Base) -> Recipe:
-    """TopK; the prefixes that end at fixed group boundaries."""
+    """Train a TopK SAE on the prefixes that end at fixed group boundaries."""
     ends = group_ends(task.units, min(task.groups, task.units))
     return replace(topk(task, base), name="matryoshka-fixed", prefix=Boundaries(ends))
 
 
 def matryoshka_random(task: Task, base: Base) -> Recipe:
-    """TopK; at every step a few prefixes drawn at random, the whole dictionary always among them."""
+    """Train a TopK SAE on a few random prefixes at every step, one of them always the whole dictionary."""
     drawn = RandomBoundaries(Uniform(), min(task.groups, task.units))
     return replace(topk(task, base), name="matryoshka-random", prefix=drawn)
 
 
 def nested_dropout(task: Task, base: Base) -> Recipe:
-    """TopK; at every step one prefix drawn at random."""
+    """Train a TopK SAE on one random prefix at every step."""
     return replace(topk(task, base), name="nested-dropout", prefix=Sampled(Uniform()))
 
 
@@ -171,7 +176,7 @@ def nested_dropout(task: Task, base: Base) -> Recipe:
 
 
 def osae_paper_on_worlds(task: Task) -> Recipe:
-    """The paper's method: every prefix, k warmed up from all units, unit sweeping, no re-sorting."""
+    """Train as in the paper: every prefix, k warmed up from all units, unit sweeping, no re-sorting."""
     return replace(
         topk(task, world_base),
         name="osae-paper",
@@ -183,22 +188,22 @@ def osae_paper_on_worlds(task: Task) -> Recipe:
 
 
 def osae_paper_on_activations(task: Task) -> Recipe:
-    """The paper's method on language models: weights spread over Matryoshka's groups, no unit sweeping."""
-    spread = Piecewise(group_ends(task.units, task.groups))
+    """Train as in the paper on language models: weights spread over Matryoshka's groups, no unit sweeping."""
+    spread = Piecewise(group_ends(task.units, min(task.groups, task.units)))
     return replace(topk(task, activations_base), name="osae-paper", prefix=spread)
 
 
 def osae_on_worlds(task: Task) -> Recipe:
-    """Our best: every prefix, most weight on the whole dictionary, units sorted by gain while they train."""
+    """Train our best method: every prefix, most weight on the whole dictionary, units sorted by gain."""
     return replace(topk(task, world_base), name="osae", prefix=Mixed(Uniform(), full=0.9), resort=Resort(30))
 
 
 def osae_on_activations(task: Task) -> Recipe:
-    """Our best from the data start: the leading principal directions are held, and released late.
+    """Train our best method from the data: leading principal directions are held fixed, and released late.
 
-    The first atoms stay what they start as, the leading principal directions, which the data determine, while
-    the others form around them. Late in training they are released, and keep their places; the rest is
-    sorted by gain at the end.
+    The first atoms stay what they start as, the leading principal directions, which are determined by the
+    data, while the others form around them. Late in training they are released and keep their places; the
+    other units are sorted by gain at the end.
     """
     anchors = Sweep(burn_in=0.0, until=0.0, part=1 / 16, atoms_only=True, release=0.85)
     return replace(
@@ -211,8 +216,8 @@ def osae_on_activations(task: Task) -> Recipe:
 
 
 def osae_from_noise(task: Task) -> Recipe:
-    """Our best from noise: nothing is held, more weight on short prefixes, units sorted while they train."""
-    spread = Mixed(Piecewise(group_ends(task.units, task.groups)), full=0.7)
+    """Train our best method from noise: more weight on short prefixes, and units sorted by gain."""
+    spread = Mixed(Piecewise(group_ends(task.units, min(task.groups, task.units))), full=0.7)
     return replace(
         topk(task, activations_base),
         name="osae-from-noise",
@@ -275,7 +280,7 @@ def _with_start(base: Recipe, start: str | None) -> Recipe:
 
 
 def group_ends(units: int, groups: int) -> tuple[int, ...]:
-    """Boundaries of groups that double in size, the last taking the rest: 1/32, 1/16, 1/8, 1/4, ... for 5."""
+    """Return the ends of groups that double in size, 1/32, 1/16, 1/8, ... for 5; the last takes the rest."""
     if not 1 <= groups <= units:
         raise ValueError(f"{groups} groups of {units} units: ask for 1 to {units} groups.")
     ends: list[int] = []

@@ -1,4 +1,4 @@
-"""What to do about units that have stopped firing, as data; `osae.training.revive` does it."""
+"""What to do about units that have stopped firing, as data; `osae.training.revive` carries it out."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from osae.config import variant
 @variant
 @dataclass(frozen=True)
 class AuxK:
-    """Dead units also explain the residual, `k` at a time, weighted by `coefficient`.
+    """Dead units also reconstruct the residual, `k` at a time, in a term weighted by `coefficient`.
 
     A unit is dead when it has not fired for `dead_after` samples.
     """
@@ -21,7 +21,7 @@ class AuxK:
 @variant
 @dataclass(frozen=True)
 class Resample:
-    """Dead units restart from badly explained samples, `times` times between two shares of training.
+    """Dead units restart from poorly reconstructed samples, `times` times between two shares of training.
 
     A unit is dead when it has not fired for `dead_after` samples.
     """
@@ -35,10 +35,11 @@ class Resample:
 @variant
 @dataclass(frozen=True)
 class Split:
-    """Spare units take over half of those that explain worst, `times` times between two shares of training.
+    """Spare units take over half of the units with the largest error, `times` times between two shares.
 
-    A unit is spare when the mean square of its value is below `weak` times the median unit's. A unit that
-    stands for two features at once leaves a large error wherever it fires, and no gradient separates them.
+    A unit is spare when the mean square of its value is below `weak` times that of the median unit. A unit
+    that represents two features at once leaves a large error wherever it fires, and no gradient separates
+    them.
     """
 
     times: int

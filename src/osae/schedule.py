@@ -1,4 +1,4 @@
-"""Schedules: functions of the step alone, so there is nothing to save and nothing to resume."""
+"""Schedules: functions of the step alone, so they have no state to save or restore."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,10 @@ from osae.config import variant
 @variant
 @dataclass(frozen=True)
 class LearningRate:
-    """Up to `peak` over the share `warmup` of training, down to zero over the last share `decay`."""
+    """A rate that rises to `peak` and falls to zero again.
+
+    It rises over the first share `warmup` of training and falls over the last share `decay`.
+    """
 
     peak: float
     warmup: float = 0.0
@@ -19,7 +22,7 @@ class LearningRate:
 @variant
 @dataclass(frozen=True)
 class KWarmup:
-    """k falls from `start` (None: all units) to its target over the share `share` of training."""
+    """A k that falls from `start` (None: all units) to its target in the first share `share` of training."""
 
     share: float
     start: int | None = None
@@ -28,10 +31,10 @@ class KWarmup:
 @variant
 @dataclass(frozen=True)
 class Sweep:
-    """After the share `burn_in`, one more unit freezes every so often, the last at the share `until`.
+    """Units freeze one after another, the first after the share `burn_in` of training, the last at `until`.
 
-    The first `part` of the units freeze, by default all; `atoms_only` leaves their encoders free to learn.
-    After the share `release` all of them learn again, and keep their places.
+    The first `part` of the units freeze, by default all; with `atoms_only`, their encoders keep learning.
+    After the share `release` of training, all of them learn again and keep their places.
     """
 
     burn_in: float = 0.1
@@ -44,11 +47,11 @@ class Sweep:
 @variant
 @dataclass(frozen=True)
 class Resort:
-    """Units move to their place, `times` times evenly until the share `until` of training.
+    """Units are sorted by gain `times` times, evenly spaced until the share `until` of training.
 
-    Next comes the unit that lowers the error most after those before it: the order that no swap of
-    neighbours can improve for any prefix distribution. Each time reads
-    `samples` rows; the last reads every row of the block at hand.
+    Each unit is followed by the one that then lowers the error most: no swap of neighbours improves this
+    order for any prefix distribution. Each sort reads `samples` rows; the last one reads every row of the
+    current block.
     """
 
     times: int
@@ -57,7 +60,7 @@ class Resort:
 
 
 def learning_rate(spec: LearningRate, steps: int) -> Callable[[int], float]:
-    """step -> learning rate."""
+    """Return the function step -> learning rate."""
     up, down = spec.warmup * steps, spec.decay * steps
 
     def at(step: int) -> float:
@@ -69,7 +72,7 @@ def learning_rate(spec: LearningRate, steps: int) -> Callable[[int], float]:
 
 
 def active_units(spec: KWarmup | None, k: int, units: int, steps: int) -> Callable[[int], int]:
-    """step -> how many units may speak."""
+    """Return the function step -> how many units may be active."""
     if spec is None or spec.share <= 0:
         return lambda step: k
     start, over = spec.start or units, spec.share * steps
@@ -79,7 +82,7 @@ def active_units(spec: KWarmup | None, k: int, units: int, steps: int) -> Callab
 
 
 def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], int]:
-    """step -> how many of the first units are frozen."""
+    """Return the function step -> how many of the first units are frozen."""
     placed = placed_units(spec, units, steps)
     if spec is None or spec.release >= 1:
         return placed
@@ -88,7 +91,7 @@ def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
 
 
 def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], int]:
-    """step -> how many of the first units have been frozen, and so keep their places."""
+    """Return the function step -> how many of the first units have been frozen, and so keep their places."""
     if spec is None:
         return lambda step: 0
     first, last, most = round(spec.burn_in * steps), round(spec.until * steps), round(spec.part * units)
@@ -96,7 +99,7 @@ def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
 
     def at(step: int) -> int:
         if end is not None:
-            step = min(step, end - 1)  # no more freeze after all are let go
+            step = min(step, end - 1)  # no unit freezes after the release
         if step < first:
             return 0
         return most if step >= last else most * (step - first) // (last - first)
@@ -105,6 +108,6 @@ def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
 
 
 def evenly(times: int, until: float, steps: int, since: float = 0.0) -> tuple[int, ...]:
-    """The numbers of finished steps that divide training from `since` to `until` in `times` parts."""
+    """Return the step counts that divide training from `since` to `until` into `times` equal parts."""
     shares = [since + (until - since) * part / times for part in range(1, times + 1)]
     return tuple(sorted({max(1, round(steps * share)) for share in shares}))

@@ -1,7 +1,7 @@
-"""Randomness that is handed over: a generator for each purpose, from a seed and a path of names.
+"""Explicit randomness: a generator for each purpose, derived from a seed and a path of names.
 
-Nothing random is ever saved. The order of block 7 under seed 3 is `generator(3, "order", 7)`, today and
-after a resume.
+The state of a generator is never saved. The order of block 7 under seed 3 is `generator(3, "order", 7)`, in
+an uninterrupted run as in a resumed one.
 """
 
 import hashlib
@@ -10,6 +10,6 @@ import torch
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
-    """A CPU generator of its own for this seed and purpose."""
+    """Return a CPU generator for this seed and purpose alone."""
     digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

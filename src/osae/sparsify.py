@@ -1,4 +1,4 @@
-"""Which units speak: from the pre-activations of all units to a padded sparse code.
+"""Which units fire: from the pre-activations of all units to a padded sparse code.
 
 Shapes: B samples, K units, k entries in a code.
 """
@@ -20,7 +20,7 @@ class Code(NamedTuple):
     units: Int[Tensor, "*batch k"]
 
     def dense(self, units: int) -> Float[Tensor, "*batch units"]:
-        """The same code with one column per unit."""
+        """Return the same code as vectors with one entry per unit."""
         empty = self.values.new_zeros(*self.values.shape[:-1], units)
         return empty.scatter_add(-1, self.units, self.values)
 
@@ -28,7 +28,7 @@ class Code(NamedTuple):
 @variant
 @dataclass(frozen=True)
 class ReLU:
-    """Every unit with a positive pre-activation speaks; `l1` prices the sum of the values."""
+    """Every unit with a positive pre-activation fires; `l1` weights a penalty on the sum of the values."""
 
     l1: float = 0.0
 
@@ -36,7 +36,7 @@ class ReLU:
 @variant
 @dataclass(frozen=True)
 class TopK:
-    """The k largest positive pre-activations of each sample speak."""
+    """The units with the k largest positive pre-activations of each sample fire."""
 
     k: int
 
@@ -44,7 +44,7 @@ class TopK:
 @variant
 @dataclass(frozen=True)
 class BatchTopK:
-    """The B*k largest of a batch speak in training; those above a learned threshold at inference."""
+    """The B*k largest of a batch fire in training; at inference, those above a learned threshold."""
 
     k: int
     threshold_momentum: float = 0.99
@@ -53,9 +53,10 @@ class BatchTopK:
 @variant
 @dataclass(frozen=True)
 class JumpReLU:
-    """Units above their own learned threshold speak; `l0` prices each one that does.
+    """Units above their own learned threshold fire; `l0` is the penalty for each one that does.
 
-    The thresholds get gradients through a window of width `bandwidth` around the jump.
+    The thresholds, which start at `threshold`, get gradients through a window of width `bandwidth` around the
+    jump.
     """
 
     l0: float = 0.0
@@ -66,26 +67,31 @@ class JumpReLU:
 @variant
 @dataclass(frozen=True)
 class Linear:
-    """All units speak, with any sign: the dense code of a linear autoencoder."""
+    """All units are active, with any sign: the dense code of a linear autoencoder."""
 
 
 Sparsifier = ReLU | TopK | BatchTopK | JumpReLU | Linear
 
 
+def starting_threshold(sparsifier: Sparsifier) -> float:
+    """Return where the thresholds of the units start."""
+    return sparsifier.threshold if isinstance(sparsifier, JumpReLU) else 0.0
+
+
 def dense_code(values: Float[Tensor, "B K"]) -> Code:
-    """The code that lists all units in order."""
+    """Return the code that lists all units in order."""
     return Code(values, torch.arange(values.shape[-1], device=values.device).expand(values.shape))
 
 
 def pad_code(values: Float[Tensor, "B K"]) -> Code:
-    """The code of values that are zero where a unit is silent, as narrow as its fullest row."""
-    speaks = values.detach() != 0
-    counts = speaks.sum(-1, keepdim=True)
+    """Return the code of values that are zero where a unit is inactive, as narrow as its fullest row."""
+    fires = values.detach() != 0
+    counts = fires.sum(-1, keepdim=True)
     width = int(counts.max()) if len(values) else 0
     if width > values.shape[-1] // 2:
         return dense_code(values)
-    rows, columns = speaks.nonzero(as_tuple=True)
-    slots = (speaks.cumsum(-1) - 1)[rows, columns]
+    rows, columns = fires.nonzero(as_tuple=True)
+    slots = (fires.cumsum(-1) - 1)[rows, columns]
     units = torch.zeros(len(values), max(width, 1), dtype=torch.int64, device=values.device)
     units[rows, slots] = columns
     filled = torch.arange(units.shape[-1], device=values.device) < counts
@@ -93,14 +99,14 @@ def pad_code(values: Float[Tensor, "B K"]) -> Code:
 
 
 def kth_largest(values: Float[Tensor, "B n"], count: int) -> float:
-    """The least of the `count` largest positive values; 0 if there are no more than so many."""
+    """Return the least of the `count` largest positive values; 0 if there are no more than `count`."""
     positive = values.detach()[values > 0]
     spare = len(positive) - count
     return float(positive.kthvalue(spare + 1).values) if spare > 0 else 0.0
 
 
 class _Jump(torch.autograd.Function):
-    """pre where pre > threshold, else 0; a rectangle of width `bandwidth` stands in for the jump's slope."""
+    """pre where pre > threshold, else 0; the slope of the jump is that of a ramp of width `bandwidth`."""
 
     @staticmethod
     def forward(ctx, pre, threshold, bandwidth):
@@ -117,7 +123,7 @@ class _Jump(torch.autograd.Function):
 
 
 class _Active(torch.autograd.Function):
-    """1 where pre > threshold; only the threshold gets a gradient, through the same rectangle."""
+    """1 where pre > threshold, else 0; only the threshold gets a gradient, through the same ramp."""
 
     @staticmethod
     def forward(ctx, pre, threshold, bandwidth):
@@ -133,12 +139,12 @@ class _Active(torch.autograd.Function):
 
 
 def jump(pre: Float[Tensor, "B K"], threshold: Float[Tensor, "K"], bandwidth: float) -> Float[Tensor, "B K"]:
-    """The pre-activations above their thresholds, zero elsewhere."""
+    """Return the pre-activations above their thresholds, and zero elsewhere."""
     return _Jump.apply(pre, threshold, bandwidth)  # type: ignore[return-value]
 
 
 def active(
     pre: Float[Tensor, "B K"], threshold: Float[Tensor, "K"], bandwidth: float
 ) -> Float[Tensor, "B K"]:
-    """One where a pre-activation is above its threshold."""
+    """Return one where a pre-activation is above its threshold, and zero elsewhere."""
     return _Active.apply(pre, threshold, bandwidth)  # type: ignore[return-value]

@@ -26,7 +26,7 @@ def backend(request):
 
 
 def loss_by_definition(x, values, units, decoder, weights):
-    """sum_l p(l) |x - sum_{j<l} z_j d_j|^2, prefix by prefix."""
+    """Return sum_l p(l) |x - sum_{j<l} z_j d_j|^2, prefix by prefix."""
     code = values.new_zeros(len(values), len(decoder)).scatter_add(-1, units, values)
     total = x.new_zeros(len(x))
     for length in range(1, len(decoder) + 1):
@@ -40,7 +40,7 @@ def top_by_definition(x, encoder, bias, k):
 
 
 def same(found, expected, dtype=torch.float64):
-    """Equal up to rounding, relative to the largest entry."""
+    """Assert equality up to rounding, relative to the largest entry."""
     found, expected = found.detach(), expected.detach().to(found.dtype)
     scale = float(expected.abs().max()) if expected.numel() else 1.0
     torch.testing.assert_close(
@@ -53,7 +53,7 @@ def gradients(loss, inputs, upstream):
 
 
 def draw_problem(seed, size, width, count, k, dtype, padding=0.0):
-    """x, values, units, decoder, weights, upstream; `padding` is the share of entries set to zero."""
+    """Draw x, values, units, decoder, weights, upstream; `padding` is the share of entries set to zero."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(size, width, generator=g, dtype=dtype)
     values = torch.randn(size, k, generator=g, dtype=dtype)
@@ -215,7 +215,7 @@ def test_small_losses_keep_their_digits(backend):
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy, inside the triton interpreter
 @pytest.mark.parametrize("bad", [float("nan"), -float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["x", "values", "decoder"])
-def test_what_is_not_finite_is_seen_in_loss_and_gradients(backend, bad, where):
+def test_what_is_not_finite_shows_up_in_loss_and_gradients(backend, bad, where):
     problem = dict(
         zip(
             ("x", "values", "units", "decoder", "weights"),
@@ -228,7 +228,7 @@ def test_what_is_not_finite_is_seen_in_loss_and_gradients(backend, bad, where):
     loss = kernels.all_prefix_loss(**problem)
     hit = (problem["units"] == problem["units"][0, 1]).any(-1) if where == "decoder" else torch.arange(4) == 0
     if backend == "dense" and where == "decoder":
-        hit[:] = True  # 0 * NaN in a product: seen in every sample
+        hit[:] = True  # 0 * NaN in a product: it shows up in every sample
     assert torch.equal(loss.isfinite(), ~hit)
     dx, dvalues, ddecoder = torch.autograd.grad(loss.sum(), leaves)
     assert torch.equal(dx.isfinite().all(-1), ~hit)

@@ -1,4 +1,4 @@
-"""Runs in folders: killed, interrupted and resumed, they end as if nothing had happened."""
+"""Runs in folders: killed, interrupted and resumed, they end like an uninterrupted run."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from osae.model import SAE
 
-COMMAND = [sys.executable, "-m", "osae.cli"]
-WORLD = ["--width", "12", "--units", "16", "--active", "2", "--samples", "2000"]
+COMMAND = [sys.executable, "-m", "osae"]
+WORLD = ["--world-width", "12", "--world-units", "16", "--world-active", "2", "--world-samples", "2000"]
 TRAIN = [
     "train",
     "osae,matryoshka-random,batchtopk",
@@ -87,7 +87,7 @@ def test_killed_and_resumed_run_ends_bit_for_bit_the_same(undisturbed, tmp_path)
     assert (run / "log.jsonl").read_text() == (undisturbed / "log.jsonl").read_text()
 
 
-def test_interrupt_saves_and_says_how_to_go_on(undisturbed, tmp_path):
+def test_interrupt_saves_and_says_how_to_resume(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = started(*TRAIN, "--checkpoint-seconds", "1000", "--out", str(run))
     deadline = time.monotonic() + 60

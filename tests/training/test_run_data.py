@@ -17,7 +17,7 @@ from osae.cli import main
 from osae.data.shards import Shards, write_shards
 from osae.data.text import HubText
 from osae.data.worlds import SparseWorld
-from osae.settings import SETTINGS
+from osae.experiments.lm.settings import SETTINGS
 from osae.training import run
 from osae.training.logs import open_logs
 from tests.data.tiny import documents, saved_model, saved_text
@@ -64,7 +64,7 @@ def test_held_atoms_are_the_leading_principal_directions(shards, tmp_path):
     places = ("snapshots/0/osae-seed0", "snapshots/4000/osae-seed0", "osae-seed0")
     first, held, last = (SAE.load(tmp_path / "run" / where).decoder.detach() for where in places)
     assert torch.equal(first[:2], held[:2])
-    assert not torch.equal(held[:2], last[:2])  # let go
+    assert not torch.equal(held[:2], last[:2])  # released
     x = Shards(shards).read(0, 6000)
     leading = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[0]
     assert abs(float(held[0] @ leading)) > 0.99  # of a half of the rows
@@ -101,7 +101,7 @@ def test_other_activations_at_the_same_path_are_refused(tmp_path, capsys):
     assert "other activations than this run began with" in capsys.readouterr().err
 
 
-def test_training_straight_from_a_model_comes_out_the_same_every_time(tmp_path):
+def test_training_straight_from_a_model_gives_the_same_result_every_time(tmp_path):
     model = saved_model(tmp_path / "model")
     text = saved_text(tmp_path / "text.jsonl", documents(120, seed=3))
     words = [
@@ -132,7 +132,7 @@ def test_every_option_of_the_activations_counts_in_a_setting_too(tmp_path, monke
     monkeypatch.setattr(run, "create", lambda folder, config: seen.append(config))
     monkeypatch.setattr(run, "go", lambda folder, **options: [])
     monkeypatch.setattr(run, "read", lambda folder: seen[-1])
-    monkeypatch.setattr(HubText, "documents", lambda text: iter(["a"]))
+    monkeypatch.setattr(HubText, "documents", lambda text, passed=None: iter(["a"]))
     words = ["train", "pythia-70m", "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main(words) == 0
     more = ["--context", "64", "--skip-positions", "2", "--max-norm", "5", "--bos", "yes", "--mix-rows", "99"]
@@ -149,7 +149,7 @@ def test_every_option_of_the_activations_counts_in_a_setting_too(tmp_path, monke
     assert changed.harvest == replace(plain.harvest, text=text, tokens=500_000, **new)
 
 
-def test_a_data_set_that_cannot_be_read_is_named_before_the_run_begins(tmp_path, monkeypatch, capsys):
+def test_a_data_set_that_cannot_be_read_is_named_before_the_run_starts(tmp_path, monkeypatch, capsys):
     def refuse(*words, **options):
         raise RuntimeError("Dataset scripts are no longer supported, but found dolma.py")
 
@@ -164,11 +164,11 @@ def test_a_data_set_that_cannot_be_read_is_named_before_the_run_begins(tmp_path,
 
 
 def _wait_for_a_checkpoint(path, process):
-    def atomic_write():
+    def written():
         return path.stat().st_mtime_ns if path.exists() else 0
 
-    before, limit = atomic_write(), time.monotonic() + 60
-    while atomic_write() == before and process.poll() is None and time.monotonic() < limit:
+    before, limit = written(), time.monotonic() + 60
+    while written() == before and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.005)
 
 
@@ -178,10 +178,10 @@ def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tm
     names = ["osae-seed0", "topk-seed0"]
     assert main(["train", *words, "--out", str(tmp_path / "calm")]) == 0
     out, draw, killed = tmp_path / "killed", random.Random(kills), 0
-    begin, go_on = ["train", *words, "--out", str(out)], ["resume", str(out), "--device", "cpu"]
+    create, resume = ["train", *words, "--out", str(out)], ["resume", str(out), "--device", "cpu"]
     while killed < kills:
         process = subprocess.Popen(
-            [sys.executable, "-m", "osae.cli", *(go_on if (out / "run.json").exists() else begin)],
+            [sys.executable, "-m", "osae", *(resume if (out / "run.json").exists() else create)],
             env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -197,7 +197,7 @@ def test_killed_at_random_moments_it_ends_bit_for_bit_the_same(kills, shards, tm
         process.wait()
         killed += 1
     assert killed >= min(kills, 3)
-    assert main(go_on) == 0
+    assert main(resume) == 0
     assert_same(weights(tmp_path / "calm", names), weights(out, names))
 
 
@@ -223,7 +223,7 @@ def test_a_service_that_is_not_installed_is_named(tmp_path):
         pass
 
 
-def test_a_resumed_run_goes_on_with_its_curves_on_wandb(tmp_path, monkeypatch):
+def test_a_resumed_run_continues_its_curves_on_wandb(tmp_path, monkeypatch):
     calls = []
     wandb = SimpleNamespace(
         init=lambda **options: calls.append(options), log=lambda line: None, finish=lambda: None
@@ -241,7 +241,7 @@ def test_a_resumed_run_goes_on_with_its_curves_on_wandb(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "wrong", [["--log", "trackio"], ["--device", "toaster"], ["--batch", "7"], ["--set", "lr.peak=-1"]]
 )
-def test_a_request_that_was_refused_can_be_mended_in_the_same_folder(wrong, shards, tmp_path, monkeypatch):
+def test_a_request_that_was_refused_can_be_corrected_in_the_same_folder(wrong, shards, tmp_path, monkeypatch):
     if wrong[0] == "--batch":  # refused late, when the start is on disk already
 
         def late(*words, **options):
@@ -289,26 +289,3 @@ def test_every_line_also_goes_to_the_logs(shards, tmp_path):
     run.go(tmp_path / "run", logs=[seen.append])
     written = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert written == seen
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--data", "ACTS"], "units=None, k=None"),
-        (["--data", "nowhere", *SIZES], "there is no such file or folder"),
-        (["--live", *SIZES], "--live needs --model"),
-        (["--setting", "gpt-5"], "no setting 'gpt-5'"),
-        (["--setting", "pythia-70m", "--dataset", "c4"], "no text 'c4' in this setting"),
-        (["--setting", "pythia-70m", "--text", "mine.txt"], "--text is fixed by --setting"),
-        (["--data", "ACTS", *SIZES, "--epochs", "2", "--tokens", "5"], "--epochs 2 goes with --data"),
-        (["--data", "ACTS", *SIZES, "--batch", "7000"], "batch=7000 exceeds the 6000 rows"),
-        (["--tokens", "5"], "a world has samples, not tokens"),
-        (["--context", "64"], "--context is of a language model"),
-        (["--data", "ACTS", *SIZES, "--skip-positions", "0"], "--skip-positions comes too late for --data"),
-        (["--data", "ACTS", *SIZES, "--zipf", "1"], "--zipf is of a synthetic world"),
-    ],
-)
-def test_requests_that_cannot_be_met_say_why(words, message, shards, tmp_path, capsys):
-    words = [str(shards) if word == "ACTS" else word for word in words]
-    assert main(["train", "topk", *words, "--out", str(tmp_path / "run")]) == 2
-    assert message in capsys.readouterr().err

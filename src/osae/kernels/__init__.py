@@ -1,13 +1,13 @@
-"""The three operations that cost time, and the one place that chooses who does them.
+"""The three operations that take the time, and the one place that chooses a backend for them.
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
 A code is `values` and `units`, in any order; an entry of value zero is padding: it changes nothing,
 may repeat any unit, and receives no gradient. Decoder and encoder are (K, d), one row per unit.
 
-Backends of the same contract: `reference` (plain torch), `cpu` (numba), `gpu` (triton) and `dense` (matrix
-products over all K units, for codes that are hardly sparse). The choice is made here, for each call, by
-device, type and sparsity; `using("reference")` or OSAE_KERNEL=reference forces one.
+All backends fulfil the same contract: `reference` (plain torch), `cpu` (numba), `gpu` (triton) and `dense`
+(matrix products over all K units, for codes that are hardly sparse). The choice is made here, for each call,
+by device, type and sparsity; `using("reference")` or OSAE_KERNEL=reference forces one.
 """
 
 import functools
@@ -26,8 +26,8 @@ from torch import Tensor
 BACKENDS = ("reference", "cpu", "dense", "gpu")
 
 # The share of the K units above which matrix products over all of them replace loops over the active ones.
-# Measured in CPU time on one thread of a busy machine, forward and backward: the loss costs the same both
-# ways at a share of about 0.7 for (d, K) = (80, 100), 0.5 for (128, 1024) and 0.45 for (512, 2048), the
+# Measured in CPU time on one thread of a busy machine, forward and backward: the loss takes the same time
+# both ways at a share of about 0.7 for (d, K) = (80, 100), 0.5 for (128, 1024) and 0.45 for (512, 2048), the
 # encoder at 0.2 to 0.4. One number in between loses about a third at worst. Not measured on a GPU.
 DENSE_SHARE = 0.4
 
@@ -41,7 +41,7 @@ def all_prefix_loss(
     decoder: Float[Tensor, "K d"],
     weights: Float[Tensor, "K"],
 ) -> Float[Tensor, "B"]:
-    """The ordered loss of each sample, exactly: sum_l p(l) |x - sum_{j<l} z_j d_j|^2.
+    """Return the exact ordered loss of each sample: sum_l p(l) |x - sum_{j<l} z_j d_j|^2.
 
     `weights[l-1]` is p(l); it gets no gradient. Differentiable in x, values and decoder.
     """
@@ -66,17 +66,17 @@ def dense_prefix_loss(
     decoder: Float[Tensor, "K d"],
     weights: Float[Tensor, "K"],
 ) -> Float[Tensor, "B"]:
-    """The ordered loss of each sample for a code of all units; zeros get their gradient too."""
+    """Return the ordered loss of each sample for a code of all units, of which zeros get a gradient too."""
     return _load("dense").dense_prefix_loss(x, code, decoder, weights)
 
 
 def topk_encode(
     x: Float[Tensor, "B d"], encoder: Float[Tensor, "K d"], bias: Float[Tensor, "K"] | None, k: int
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
-    """The k largest of relu(x E^T + bias) in each row and their units, in no particular order.
+    """Return the k largest of relu(x E^T + bias) in each row and their units, in no particular order.
 
-    Where fewer than k are positive the rest is padding. NaN counts as largest, so it is seen. Only
-    active units get a gradient. Differentiable in x, encoder and bias.
+    If fewer than k are positive, the rest is padding. NaN counts as the largest value, so that it shows up.
+    Only active units get a gradient. Differentiable in x, encoder and bias.
     """
     if x.ndim != 2 or x.shape[1:] != encoder.shape[1:] or x.dtype != encoder.dtype:
         raise ValueError(
@@ -96,7 +96,7 @@ def topk_encode(
 def decode(
     values: Float[Tensor, "B k"], units: Int[Tensor, "B k"], decoder: Float[Tensor, "K d"]
 ) -> Float[Tensor, "B d"]:
-    """The sum of each sample's active atoms. Differentiable in values and decoder."""
+    """Return the sum of each sample's active atoms. Differentiable in values and decoder."""
     _check_code(values, units, decoder)
     return _choose(decoder, _share(values, len(decoder))).decode(values, units, decoder)
 
@@ -113,7 +113,7 @@ def using(backend: str) -> Iterator[None]:
 
 
 def _choose(dictionary: Tensor, share: float) -> ModuleType:
-    """The backend for a dictionary and the share of its units that a sample uses."""
+    """Return the backend for a dictionary and the share of its units that a sample uses."""
     if name := _forced.get() or os.environ.get("OSAE_KERNEL"):
         return _load(name)
     if share > DENSE_SHARE:
@@ -126,7 +126,7 @@ def _choose(dictionary: Tensor, share: float) -> ModuleType:
 
 
 def _share(values: Tensor, units: int) -> float:
-    """The share of the units a sample uses; padding is counted out where looking is cheap, on the CPU."""
+    """Return the share of units that a sample uses, without padding on the CPU, where counting is cheap."""
     share = values.shape[1] / units
     if share > DENSE_SHARE and values.device.type == "cpu":
         share = int(values.count_nonzero()) / (max(len(values), 1) * units)
@@ -135,7 +135,7 @@ def _share(values: Tensor, units: int) -> float:
 
 @functools.cache
 def _load(name: str) -> ModuleType:
-    """The module of a backend; numba and triton are imported at the first call only."""
+    """Import the module of a backend, and with it numba or triton, and return it."""
     if name not in BACKENDS:
         raise ValueError(f"kernel {name!r} is unknown: choose one of {', '.join(BACKENDS)}.")
     return importlib.import_module(f"osae.kernels.{name}")

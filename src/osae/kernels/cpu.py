@@ -1,8 +1,8 @@
-"""The contract on the CPU: numba loops over blocks, spread over as many threads as torch uses.
+"""The contract on the CPU: numba loops over blocks, on as many threads as torch uses.
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
-Nothing here is of size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so
+No array here has the size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so
 results do not depend on the number of threads.
 """
 
@@ -24,37 +24,37 @@ from torch.autograd.function import once_differentiable
 
 from osae.kernels import loops
 
-COLUMNS = 256  # width of a block of the walks: wide enough to stream, narrow enough for two at d = 512
-SAMPLES = 512  # samples walked together: their residuals stay in the nearer caches
-LEAST_ROWS = 512  # of a product: with fewer it takes longer than it saves, however large the buffer
+COLUMNS = 256  # width of a block of columns: wide enough to stream, narrow enough for two at d = 512
+SAMPLES = 512  # samples processed together: their residuals stay in the faster caches
+LEAST_ROWS = 512  # of a product: fewer rows cost more time than a small buffer saves
 MOST_BUFFER = 2**26  # pre-activations at once, whatever the rows: 256 MB in float32
-PIECES = 4  # per thread, of loops whose rows do not depend on each other: evens out a busy core
+PIECES = 4  # per thread, of loops with independent rows: balances the load if a core is busy
 BUFFER = 2**22  # pre-activations that exist at once: 16 MB in float32, so that they are selected from cache
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
-    """The ordered loss of each sample (B,)."""
+    """Return the ordered loss of each sample (B,)."""
     _compile(decoder.dtype)
     _check_units(units, len(decoder))
     return _PrefixLoss.apply(x, values, units, decoder, weights)
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of relu(x E^T + bias) in each row, by rising unit, and their units."""
+    """Return the k largest of relu(x E^T + bias) in each row, in the order of units, and their units."""
     _compile(encoder.dtype)
     values, units = _TopK.apply(x, encoder, bias, k)
     return values, units
 
 
 def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
-    """The sum of each sample's atoms (B, d)."""
+    """Return the sum of each sample's atoms (B, d)."""
     _compile(decoder.dtype)
     _check_units(units, len(decoder))
     return _Decode.apply(values, units, decoder)
 
 
 def top(pre: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest positive entries of `pre` + `bias` in each row and where they stand; overwrites `pre`."""
+    """Return the k largest positive entries of `pre` + `bias` per row and their columns; overwrite `pre`."""
     _compile(pre.dtype)
     values, units = pre.new_empty(len(pre), k), pre.new_empty(len(pre), k, dtype=torch.int64)
     _select(pre, bias, values, units)
@@ -127,10 +127,10 @@ class _TopK(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream, _):
         x, encoder, values, units = ctx.saved_tensors
-        # what gets no gradient, padding or not, is left out
+        # entries without a gradient, padding or not, are left out
         upstream = upstream.contiguous().masked_fill(values == 0, 0)
-        dx = _gathered(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
-        dencoder, dbias = _scattered(upstream, upstream, units, x, len(encoder))
+        dx = _gather(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
+        dencoder, dbias = _scatter(upstream, upstream, units, x, len(encoder))
         return dx, dencoder, dbias if ctx.biased else None, None
 
 
@@ -139,7 +139,7 @@ class _Decode(torch.autograd.Function):
     def forward(ctx, values, units, decoder):
         values, units, decoder = values.contiguous(), units.contiguous(), decoder.contiguous()
         ctx.save_for_backward(values, units, decoder)
-        return _gathered(values, values, units, decoder)
+        return _gather(values, values, units, decoder)
 
     @staticmethod
     @once_differentiable
@@ -150,7 +150,7 @@ class _Decode(torch.autograd.Function):
         args = _array(values), _array(units), _array(decoder), _array(upstream)
         out = _array(dvalues)
         _spread(lambda a, b: loops.gather_dot(*args, a, b, out), _rows(len(values)))
-        return dvalues, None, _scattered(values, values, units, upstream, len(decoder))[0]
+        return dvalues, None, _scatter(values, values, units, upstream, len(decoder))[0]
 
 
 def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
@@ -161,8 +161,8 @@ def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
     _spread(lambda a, b: loops.select_top(*args, a, b, *outs), _rows(len(pre)))
 
 
-def _gathered(values: Tensor, active: Tensor, units: Tensor, table: Tensor) -> Tensor:
-    """sum_t values[b, t] table[units[b, t]] for each sample (B, d); entries with `active` 0 left out."""
+def _gather(values: Tensor, active: Tensor, units: Tensor, table: Tensor) -> Tensor:
+    """Return sum_t values[b, t] table[units[b, t]] for each sample (B, d), without entries of `active` 0."""
     out = values.new_empty(len(values), table.shape[1])
     args = _array(values), _array(active), _array(units), _array(table)
     target = _array(out)
@@ -170,10 +170,10 @@ def _gathered(values: Tensor, active: Tensor, units: Tensor, table: Tensor) -> T
     return out
 
 
-def _scattered(
+def _scatter(
     values: Tensor, active: Tensor, units: Tensor, rows: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """For each unit the sum of value * row (K, d), and of value (K,), over the samples where it is active."""
+    """Return the sums of value * row (K, d) and of value (K,) over the samples where each unit is active."""
     out, sums = rows.new_empty(count, rows.shape[1]), rows.new_empty(count)
     starts, slots, owners = loops.by_unit(_array(active), _array(units), count, max(len(values), 1))
     args = _array(values).ravel()[slots], starts[0], owners, _array(rows)
@@ -195,18 +195,21 @@ def _check_units(units: Tensor, count: int) -> None:
 
 
 def _cuts(length: int, width: int) -> list[tuple[int, int]]:
-    """0..length cut into ranges of `width`, the last one shorter."""
+    """Return 0..length cut into ranges of `width`, the last one shorter."""
     return [(start, min(length, start + width)) for start in range(0, length, width)]
 
 
 def _rows(length: int) -> list[tuple[int, int]]:
-    """The rows cut into a few pieces per thread; a row's result does not depend on the cuts."""
+    """Return the rows cut into a few pieces per thread; a row's result does not depend on the cuts."""
     threads = torch.get_num_threads()
     return _cuts(length, max(1, -(-length // (PIECES * threads)) if threads > 1 else length))
 
 
 def _columns(width: int) -> list[tuple[int, int]]:
-    """The width cut into blocks of about COLUMNS, whatever the number of threads: sums depend on the cuts."""
+    """Return the width cut into blocks of about COLUMNS, whatever the number of threads.
+
+    Sums depend on the cuts, and so these must not depend on the number of threads.
+    """
     blocks = max(1, round(width / COLUMNS))
     return _cuts(width, -(-width // (16 * blocks)) * 16)
 
@@ -214,7 +217,7 @@ def _columns(width: int) -> list[tuple[int, int]]:
 def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) -> None:
     """Do `work` for every task, on as many threads as torch uses.
 
-    Not numba's own threads: those of its portable layer abort the process when two Python threads
+    These are not numba's own threads: those of its portable layer abort the process if two Python threads
     train at the same time, and its OpenMP threads do not survive a fork.
     """
     threads = min(torch.get_num_threads(), len(tasks))
@@ -222,14 +225,14 @@ def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) ->
         for task in tasks:
             work(*task)
         return
-    turn = itertools.count()  # shared: a thread that is held up takes fewer tasks
+    turn = itertools.count()  # shared: a thread that is delayed takes fewer tasks
 
-    def labour() -> None:
+    def take_tasks() -> None:
         while (i := next(turn)) < len(tasks):
             work(*tasks[i])
 
-    helpers = [_pool().submit(labour) for _ in range(threads - 1)]
-    labour()
+    helpers = [_pool().submit(take_tasks) for _ in range(threads - 1)]
+    take_tasks()
     for helper in helpers:
         helper.result()
 
@@ -239,7 +242,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="osae")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 # --- compilation ----------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in 
 
 @functools.cache
 def _compile(dtype: torch.dtype) -> None:
-    """Compile every loop for `dtype`, or load it from numba's cache on disk; says so if it takes long."""
+    """Compile every loop for `dtype`, or load it from numba's cache; print a note if that takes long."""
     note = threading.Timer(2.0, _say_compiling)
     note.daemon = True
     note.start()

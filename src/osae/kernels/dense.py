@@ -1,4 +1,4 @@
-"""The contract by matrix products over all K units, for codes that are hardly sparse (warm-up of k).
+"""The contract in matrix products over all K units, for codes that are hardly sparse (k warm-up).
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code, m units in a block.
 
@@ -6,15 +6,15 @@ With a dense code z (B, K) every prefix length has its own residual r_j = x - su
 
     L = sum_j p_j |r_j|^2 .
 
-Units go in blocks c..e-1. Inside one, with R = r_{c-1}, s_i = sum_{j=i..e-2} p_j and G = D D^T of the block,
+Units are processed in blocks c..e-1. With R = r_{c-1}, s_i = sum_{j=i..e-2} p_j and G = D D^T of a block,
 
     L_block = s_c |R|^2 - 2 sum_i s_i z_i d_i.R + sum_ij s_max(i,j) z_i z_j G_ij + p_{e-1} |r_{e-1}|^2 .
 
 The Gram form over all units at once would cost K/d times more and lose digits: |x|^2 cancels against the
 rest when the loss is small. Here a block only subtracts what its own m units explain, from the residual
-the earlier ones left, and each block's last residual is squared outright.
+that earlier blocks left, and the last residual of each block is squared directly.
 
-Going back, with a_i = sum_{j>=i} p_j r_j, the suffix sums inside a block are
+In the backward pass, with a_i = sum_{j>=i} p_j r_j, the suffix sums inside a block are
 a_i = A + s_i R - sum_j s_max(i,j) z_j d_j with A = a_e + p_{e-1} r_{e-1}, and dz_i = -2 a_i.d_i,
 dd_i = -2 sum_b z_i a_i, dx = 2 a_0.
 """
@@ -30,17 +30,17 @@ BLOCK = 64  # units in a block: 128 was no faster, 32 slower; more costs B m^2, 
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
-    """The ordered loss of each sample (B,)."""
+    """Return the ordered loss of each sample (B,)."""
     return dense_prefix_loss(x, _spread_out(values, units, len(decoder)), decoder, weights)
 
 
 def dense_prefix_loss(x: Tensor, code: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
-    """The ordered loss of each sample (B,) for a code (B, K), every entry of which gets its gradient."""
+    """Return the ordered loss of each sample (B,) for a code (B, K), every entry of which gets a gradient."""
     return _PrefixLoss.apply(x, code, decoder, weights)
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of relu(x E^T + bias) in each row, and their units."""
+    """Return the k largest of relu(x E^T + bias) in each row, and their units."""
     pre = x @ encoder.T
     pre = (pre if bias is None else pre + bias).relu()
     if k == len(encoder):
@@ -50,18 +50,18 @@ def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tupl
 
 
 def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
-    """The sum of each sample's atoms (B, d)."""
+    """Return the sum of each sample's atoms (B, d)."""
     return _spread_out(values, units, len(decoder)) @ decoder
 
 
 def _spread_out(values: Tensor, units: Tensor, count: int) -> Tensor:
-    """The code as a table (B, K); padding gets no gradient."""
+    """Return the code as a matrix (B, K); padding gets no gradient."""
     values = torch.where(values != 0, values, 0)
     return values.new_zeros(len(values), count).scatter_add(-1, units, values)
 
 
 def _top(pre: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row and where they stand; torch.topk, but several times faster on the CPU."""
+    """Return the k largest of each row and their columns: torch.topk, but several times faster on the CPU."""
     if pre.device.type != "cpu" or pre.dtype not in (torch.float32, torch.float64):
         return torch.topk(pre, k)
     from osae.kernels import cpu
@@ -111,7 +111,7 @@ def _blocks(count: int) -> list[slice]:
 
 
 def _inside(weights: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The weight of the block's last prefix; s_i of the others (m,); s_max(i,j) (m, m)."""
+    """Return the weight of the block's last prefix, s_i of the others (m,), and s_max(i,j) (m, m)."""
     inner = weights.double().clone()
     inner[-1] = 0
     s = inner.flip(0).cumsum(0).flip(0)

@@ -2,9 +2,9 @@
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
-Sums run in float32 (float64 for float64 data), whatever the type of the data. The gradient of a dictionary is
-gathered unit by unit in a fixed order, except in the backward walk of the all-prefix loss, where samples add
-to it as they come; after torch.use_deterministic_algorithms(True) that one has a fixed order too.
+Sums are computed in float32 (float64 for float64 data), whatever the type of the data. The gradient of a
+dictionary is gathered unit by unit in a fixed order, except in the backward pass of the all-prefix loss:
+there, samples add to it in any order, unless torch.use_deterministic_algorithms(True) asks for a fixed one.
 """
 
 # autograd Functions name their own arguments
@@ -22,18 +22,18 @@ BUFFER = 2**26  # pre-activations, or gradients of single entries, that exist at
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
-    """The ordered loss of each sample (B,)."""
+    """Return the ordered loss of each sample (B,)."""
     return _PrefixLoss.apply(x, values, units, decoder, weights)
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of relu(x E^T + bias) in each row, and their units."""
+    """Return the k largest of relu(x E^T + bias) in each row, and their units."""
     values, units = _TopK.apply(x, encoder, bias, k)
     return values, units
 
 
 def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
-    """The sum of each sample's atoms (B, d)."""
+    """Return the sum of each sample's atoms (B, d)."""
     return _Decode.apply(values, units, decoder)
 
 
@@ -44,7 +44,7 @@ def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
 def _walk_forward(
     x, values, units, decoder, shares, residuals, losses, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Walk one block of one sample's residual over its units, which come sorted."""
+    """Follow one block of one sample's residual over its units, which are sorted."""
     b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = block * BLOCK + tl.arange(0, BLOCK)
     inside = columns < d
@@ -65,9 +65,9 @@ def _walk_back(
     values, units, decoder, shares, residuals, upstream, dx, dvalues, ddecoder, entries, k, d,
     ATOMIC: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Walk it back with the suffix sum of weighted residuals; see `osae.kernels.loops.prefix_backward`.
+    """Follow it back with the suffix sum of weighted residuals; see `osae.kernels.loops.prefix_backward`.
 
-    An entry's share in its atom's gradient is added to `ddecoder`, or else stored in `entries` (B, k, d).
+    An entry's contribution to its atom's gradient is added to `ddecoder`, or stored in `entries` (B, k, d).
     """
     b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     samples = tl.num_programs(0).to(tl.int64)
@@ -94,7 +94,7 @@ def _walk_back(
 
 @triton.jit
 def _gather_sum(values, units, table, out, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
-    """One block of out[b] = sum_t values[b, t] table[units[b, t]]."""
+    """Compute one block of out[b] = sum_t values[b, t] table[units[b, t]]."""
     b = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < d
@@ -108,7 +108,7 @@ def _gather_sum(values, units, table, out, k, d, ACC: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def _gather_dot(units, table, rows, out, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
-    """out[b, t] = rows[b] . table[units[b, t]]."""
+    """Compute out[b, t] = rows[b] . table[units[b, t]]."""
     b = tl.program_id(0).to(tl.int64)
     place = b * k + tl.program_id(1)
     unit = tl.load(units + place)
@@ -122,7 +122,7 @@ def _gather_dot(units, table, rows, out, k, d, ACC: tl.constexpr, BLOCK: tl.cons
 
 @triton.jit
 def _scatter_outer(values, starts, slots, rows, out, per, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
-    """One block of out[u] += sum of values[slot] rows[slot // per] over the slots of unit u, in order."""
+    """Compute one block of out[u] += sum of values[slot] rows[slot // per] over unit u's slots, in order."""
     unit = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < d
@@ -204,7 +204,7 @@ class _TopK(torch.autograd.Function):
     def backward(ctx, upstream, _):
         x, encoder, values, units = ctx.saved_tensors
         active = torch.where(values != 0, upstream, 0)
-        dx = _gathered(active, units, encoder) if ctx.needs_input_grad[0] else None
+        dx = _gather(active, units, encoder) if ctx.needs_input_grad[0] else None
         dencoder = x.new_zeros(encoder.shape, dtype=_sums(x))
         _scatter(active, units, x, units.shape[1], dencoder)
         dbias = None
@@ -221,7 +221,7 @@ class _Decode(torch.autograd.Function):
     def forward(ctx, values, units, decoder):
         values, units, decoder = values.contiguous(), units.contiguous(), decoder.contiguous()
         ctx.save_for_backward(values, units, decoder)
-        return _gathered(values, units, decoder)
+        return _gather(values, units, decoder)
 
     @staticmethod
     @once_differentiable
@@ -238,8 +238,8 @@ class _Decode(torch.autograd.Function):
         return torch.where(values != 0, dvalues, 0), None, ddecoder.to(decoder.dtype)
 
 
-def _gathered(values: Tensor, units: Tensor, table: Tensor) -> Tensor:
-    """sum_t values[b, t] table[units[b, t]] for each sample (B, d)."""
+def _gather(values: Tensor, units: Tensor, table: Tensor) -> Tensor:
+    """Return sum_t values[b, t] table[units[b, t]] for each sample (B, d)."""
     d = table.shape[1]
     block, blocks = _blocks(d)
     out = values.new_empty(len(values), d)
@@ -250,7 +250,7 @@ def _gathered(values: Tensor, units: Tensor, table: Tensor) -> Tensor:
 
 
 def _scatter(values: Tensor, units: Tensor, rows: Tensor, per: int, out: Tensor) -> None:
-    """out[u] += the sum of value * rows[slot // per] over the slots of unit u in the flattened code."""
+    """Add the sum of value * rows[slot // per] over unit u's slots in the flattened code to each out[u]."""
     flat, slots = units.flatten().sort(stable=True)
     starts = torch.searchsorted(flat, torch.arange(len(out) + 1, device=flat.device))
     block, blocks = _blocks(out.shape[1])
@@ -260,7 +260,7 @@ def _scatter(values: Tensor, units: Tensor, rows: Tensor, per: int, out: Tensor)
 
 
 def _shares(weights: Tensor, units: Tensor) -> Tensor:
-    """The weight of each residual along sorted units (B, k + 1), differences taken in double precision."""
+    """Return the weight of each residual along sorted units (B, k + 1), subtracted in double precision."""
     mass = weights.to(units.device, torch.float64).flip(0).cumsum(0).flip(0)
     held = torch.nn.functional.pad(mass[units], (1, 1))
     held[:, 0] = mass[0]
@@ -268,13 +268,13 @@ def _shares(weights: Tensor, units: Tensor) -> Tensor:
 
 
 def _blocks(d: int) -> tuple[int, int]:
-    """The width of a block, a power of two, and how many cover the width d."""
+    """Return the width of a block, a power of two, and how many of them cover the width d."""
     block = min(1024, max(16, triton.next_power_of_2(d)))
     return block, triton.cdiv(d, block)
 
 
 def _sums(data: Tensor) -> torch.dtype:
-    """The type in which sums over this data run."""
+    """Return the type in which sums over this data are computed."""
     return torch.float64 if data.dtype == torch.float64 else torch.float32
 
 

@@ -2,9 +2,9 @@
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
-The loops over the entries of a batch go *unit by unit*, not sample by sample: a unit's atom stays in the
-first cache while the samples that use it come by, and its gradient is summed in place. All that needs is
-the batch turned around once (`by_unit`), at a hundredth of the cost of the loops that use it.
+The loops over the entries of a batch run *unit by unit*, not sample by sample: a unit's atom stays in the
+first cache while the samples that use it are processed, and its gradient is summed in place. For that the
+entries are sorted by unit once (`by_unit`), at a hundredth of the cost of the loops that use them.
 
 A loop writes only to the rows or columns it is given, so its blocks run on any number of threads with
 the same result to the last bit.
@@ -19,7 +19,7 @@ SUMS = {"reassoc", "contract", "nsz", "arcp"}
 
 @njit(nogil=True, cache=True)
 def bad_unit(units, count):
-    """A unit outside 0..count-1, or 0 if there is none."""
+    """Return a unit outside 0..count-1, or 0 if there is none."""
     low, high = 0, 0
     for unit in units.ravel():
         low, high = min(low, unit), max(high, unit)
@@ -28,7 +28,7 @@ def bad_unit(units, count):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def dot(a, b):
-    """The inner product, inlined: numba's own goes through BLAS, which costs more than these short rows."""
+    """Return the inner product, inlined: numba's own calls BLAS, which takes longer on such short rows."""
     total = a.dtype.type(0)
     for i in range(len(a)):
         total += a[i] * b[i]
@@ -37,11 +37,11 @@ def dot(a, b):
 
 @njit(nogil=True, cache=True)
 def by_unit(values, units, count, samples):
-    """The entries that are not zero, sorted by unit within each group of `samples` samples.
+    """Return the nonzero entries, sorted by unit within each group of `samples` samples.
 
-    Gives `starts` (groups, count + 1), `slots` and `owners`: the entries of unit j in group s stand in
-    `slots[starts[s, j] : starts[s, j + 1]]`, as places in the flattened (B, k) code, and their samples
-    likewise in `owners`.
+    They come as `starts` (groups, count + 1), `slots` and `owners`: the entries of unit j in group s are
+    `slots[starts[s, j] : starts[s, j + 1]]`, as places in the flattened (B, k) code, and their samples are in
+    `owners` likewise.
     """
     size, width = values.shape
     groups = max(1, -(-size // samples))
@@ -70,7 +70,7 @@ def by_unit(values, units, count, samples):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def prefix_forward(x, values, decoder, mass, start, owners, first, last, lo, hi, residuals, losses):
-    """Walk the residuals of samples first..last-1 over their units, upward; columns lo..hi-1 only.
+    """Follow the residuals of samples first..last-1 over their units, upward, in columns lo..hi-1.
 
     `values` are in the order of `owners`. `residuals` (B, d) gets the last residual and `losses` (B,) the
     loss of these columns.
@@ -103,12 +103,12 @@ def prefix_forward(x, values, decoder, mass, start, owners, first, last, lo, hi,
 def prefix_backward(
     values, decoder, mass, residuals, upstream, starts, slots, owners, lo, hi, walked, dx, dvalues, ddecoder
 ):
-    """Walk the residuals back, unit by unit downward, and leave the gradients of columns lo..hi-1.
+    """Follow the residuals back, unit by unit downward, and compute the gradients of columns lo..hi-1.
 
     With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0.
-    `values` are in the order of `owners`, `residuals` (B, d) are the last ones, `walked` (B, d) is room to
-    walk them back, `dx` (B, d) carries -2 a_t on the way. `dvalues` (B * k,) gets the part of these columns;
-    padding keeps what stands there.
+    `values` are in the order of `owners`, `residuals` (B, d) are the last ones, `walked` (B, d) is a buffer
+    for the earlier ones, and `dx` (B, d) holds -2 a_t on the way. `dvalues` (B * k,) gets the part of these
+    columns; at padding it is left as it is.
     """
     held = np.zeros(len(dx))
     for b in range(len(dx)):
@@ -146,7 +146,7 @@ def prefix_backward(
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def gather_sum(values, active, units, table, first, last, out):
-    """out[b] = sum_t values[b, t] table[units[b, t]] where `active` is not 0, for samples first..last-1."""
+    """Compute out[b] = sum_t values[b, t] table[units[b, t]] over nonzero `active`, for b = first..last-1."""
     for b in range(first, last):
         row = out[b]
         row[:] = 0
@@ -160,7 +160,7 @@ def gather_sum(values, active, units, table, first, last, out):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def gather_dot(active, units, table, rows, first, last, out):
-    """out[b, t] = rows[b] . table[units[b, t]] for samples first..last-1; 0 at padding."""
+    """Compute out[b, t] = rows[b] . table[units[b, t]] for samples first..last-1, with 0 at padding."""
     for b in range(first, last):
         for t in range(active.shape[1]):
             out[b, t] = dot(rows[b], table[units[b, t]]) if active[b, t] != 0 else 0
@@ -168,7 +168,7 @@ def gather_dot(active, units, table, rows, first, last, out):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def scatter_outer(values, start, owners, rows, first, last, out, sums):
-    """out[u] = sum of value * rows[b], sums[u] = sum of value over its entries, for units first..last-1.
+    """Compute out[u] = sum of value * rows[b] and sums[u] = sum of value, for units u = first..last-1.
 
     `values` are in the order of `owners`.
     """
@@ -184,17 +184,17 @@ def scatter_outer(values, start, owners, rows, first, last, out, sums):
 
 
 # --- top-k ----------------------------------------------------------------------------------------
-# Positive floats sort like their bits read as integers, and NaN (sign bit clear) comes above infinity,
+# Positive floats sort like their bits read as integers, and NaN (with a clear sign bit) sorts above infinity,
 # as in torch.topk. Negative numbers have negative bits and are never selected.
 
 
 @njit(nogil=True, cache=True)
 def select_top(pre, bits, bias, k, first, last, values, units):
-    """The k largest positive entries of rows first..last-1 of `pre` + `bias`, by rising unit.
+    """Find the k largest positive entries of rows first..last-1 of `pre` + `bias`, in the order of units.
 
-    `bits` is `pre` seen as integers. The row is laid out in a few lines below each other; the maxima of
+    `bits` is `pre` viewed as integers. The row is folded into a few lines, one below the other; the maxima of
     the columns give a threshold that at least k entries reach and not many more do, and only columns that
-    reach it are looked at again. Where fewer than k are positive the rest is padding.
+    reach it are searched again. If fewer than k are positive, the rest is padding.
     """
     count = pre.shape[1]
     columns = -(-max(4 * k, count // 16) // 8) * 8
@@ -213,7 +213,7 @@ def select_top(pre, bits, bias, k, first, last, values, units):
 
 @njit(nogil=True, cache=True)
 def column_maxima(row, top):
-    """top[i] = the maximum of row[i], row[i + columns], ..."""
+    """Compute top[i] = the maximum of row[i], row[i + columns], ..."""
     columns = len(top)
     top[:] = row[:columns]
     for base in range(columns, len(row), columns):
@@ -225,10 +225,10 @@ def column_maxima(row, top):
 
 @njit(nogil=True, cache=True)
 def at_least(row, top, floor, hot, found, place):
-    """How many entries reach `floor`; `found` gets them and `place` where they stand, by rising place."""
+    """Return how many entries reach `floor`; write them to `found` and their places, in order, to `place`."""
     columns, last = np.uint32(len(top)), np.uint32(len(row) - 1)
     hots = np.uint32(0)
-    for i in range(columns):  # every write is made, and counts if the next one does not overwrite it
+    for i in range(columns):  # always write: an entry that does not count is overwritten by the next
         hot[hots] = i
         hots += np.uint32(top[i] >= floor)
     n = np.uint32(0)
@@ -258,7 +258,10 @@ def add_bias(row, bits, bias):
 
 @njit(nogil=True, cache=True)
 def kth_largest(bits, n, k, slack):
-    """A number >= 1 that k to k + slack of the n numbers reach, more only at ties; 1 if fewer than k do."""
+    """Return a number >= 1 that k to k + slack of the n numbers reach, more only at ties.
+
+    If fewer than k are positive, return 1.
+    """
     low, high = 1, 1 + max(0, bits[:n].max()) if n else 1
     reached = n
     while high - low > 1 and reached > k + slack:
@@ -276,7 +279,7 @@ def kth_largest(bits, n, k, slack):
 
 @njit(nogil=True, cache=True)
 def write_top(row, found, place, n, k, values, units):
-    """Write the k largest of the n found entries, in the order found; the rest of the k is padding."""
+    """Write the k largest of the n found entries, in their order, and padding if there are fewer."""
     least = kth_largest(found, n, k, 0)
     above = 0
     for i in range(n):

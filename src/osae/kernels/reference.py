@@ -1,4 +1,4 @@
-"""The contract in plain torch: short and slow, the definition the other backends are held to.
+"""The contract in plain torch: short and slow, the definition that other backends are tested against.
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 """
@@ -10,19 +10,19 @@ from osae.prefix import all_prefix_loss_reference
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
-    """The ordered loss of each sample (B,)."""
+    """Return the ordered loss of each sample (B,)."""
     return all_prefix_loss_reference(x, _no_gradient_to_padding(values), units, decoder, weights.double())
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of relu(x E^T + bias) in each row, and their units."""
+    """Return the k largest of relu(x E^T + bias) in each row, and their units."""
     pre = x @ encoder.T
     top = torch.topk((pre if bias is None else pre + bias).relu(), k, dim=-1)
     return top.values, top.indices
 
 
 def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
-    """The sum of each sample's atoms (B, d)."""
+    """Return the sum of each sample's atoms (B, d)."""
     return (_no_gradient_to_padding(values).unsqueeze(-1) * decoder[units]).sum(-2)
 
 

@@ -1,4 +1,4 @@
-"""Where the lines of a run's log go besides its own file: services that draw curves, if asked for."""
+"""Logging services that a run's log goes to besides its own file, on request."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ KINDS = ("tensorboard", "wandb", "trackio")
 
 @contextmanager
 def open_logs(kinds: Sequence[str], folder: Path, project: str = "osae") -> Iterator[list[Log]]:
-    """Each service asked for, ready to take lines; told at the end that there are no more."""
+    """Open each of these services for lines of the log, and close them at the end."""
     with ExitStack() as stack:
         yield [stack.enter_context(_log(kind, folder, project)) for kind in kinds]
 
@@ -37,7 +37,7 @@ def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
 
             yield draw
         return
-    # a run that is resumed goes on with its curves
+    # a resumed run continues its curves
     same = {"id": _id(folder), "resume": "allow"} if kind == "wandb" else {}
     service.init(project=project, name=folder.name, **same)
     try:
@@ -47,7 +47,7 @@ def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
 
 
 def _id(folder: Path) -> str:
-    """The name that wandb knows this run by, kept in the folder."""
+    """Return the id that wandb knows this run by, which is kept in the folder."""
     path = folder / "wandb.id"
     if not path.exists():
         with atomic_write(path) as beside:
@@ -56,6 +56,6 @@ def _id(folder: Path) -> str:
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, float]:
-    """The measures of a line, by the name of the SAE they belong to."""
+    """Return the numbers in a line, keyed by the SAE they belong to."""
     skip = ("name", "step", "samples")
     return {f"{line['name']}/{name}": value for name, value in line.items() if name not in skip}

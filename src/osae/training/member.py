@@ -1,4 +1,4 @@
-"""One SAE in training: its optimizer, its counters, and a step of each."""
+"""One SAE in training: its weights, its optimizer, its counters, and a step of each."""
 
 from collections.abc import Iterable
 
@@ -17,32 +17,38 @@ from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
 from osae.training.revive import revive
 from osae.training.start import start_sae
+from osae.training.weights import Weights
 
-REVIVAL_ROWS = 50_000  # rows among which badly explained ones are sought
+REVIVAL_ROWS = 50_000  # rows that are searched for poorly reconstructed ones
 REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
-BLOCK = 2**18  # numbers of the decoder at a time: a block stays in cache from one operation to the next
 
 
 def input_scale(rows: Float[Tensor, "N d"]) -> float:
-    """The factor that gives rows a mean square of one per coordinate around their mean."""
+    """Return the factor that gives rows a mean square of one per coordinate around their mean."""
     return 1.0 / max(float((rows - rows.mean(0)).square().mean().sqrt()), 1e-12)
 
 
 class Member:
-    """A recipe and a seed on their way: `advance` is one optimizer step, a function of all that is here."""
+    """A recipe and a seed in training. `advance` is one optimizer step, a function of all that is here."""
 
     def __init__(
         self, recipe: Recipe, seed: int, rows: Float[Tensor, "N d"], *, device: torch.device | str = "cpu"
     ):
-        """`rows` are the first activations of the stream, for the scale and the start."""
+        """Start the SAE; `rows` are the first activations of the stream, which set the input scale."""
         self.recipe, self.seed, self.name = recipe, seed, f"{recipe.name}-seed{seed}"
         self.device = torch.device(device)
         self.scale = input_scale(rows) if recipe.rescale else 1.0
-        self.sae = start_sae(recipe, rows * self.scale, seed).to(self.device)
-        trained = [p for p in self.sae.parameters() if p.requires_grad]
+        rows = rows * self.scale
+        self.sae = start_sae(recipe, rows, seed).to(self.device)
+        self.weights = Weights(self.sae, recipe.dictionary, rows, generator(seed, "dictionary"))
+        trained = [p for p in self.weights.named().values() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
-        steps, units = recipe.steps, recipe.sae.units
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._set_schedules()
+
+    def _set_schedules(self) -> None:
+        recipe, steps, units = self.recipe, self.recipe.steps, self.recipe.sae.units
         self._lr_at = learning_rate(recipe.lr, steps)
         # a sparsifier without a k has nothing to warm up
         k = getattr(recipe.sae.sparsifier, "k", None)
@@ -54,44 +60,42 @@ class Member:
         self._revivals: tuple[int, ...] = ()
         if isinstance(revival, Resample | Split):
             self._revivals = evenly(revival.times, revival.until, steps, revival.since)
-        spec = recipe.prefix
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
-        self._drawn = isinstance(spec, RandomBoundaries | Sampled)
-        self._weights = prefix_weights(spec, units, generator(seed, "prefix")).to(self.device)
+        self._drawn = isinstance(recipe.prefix, RandomBoundaries | Sampled)
+        self._prefix_weights = self._draw_prefix_weights()
+
+    def _draw_prefix_weights(self, *step: int) -> Tensor:
+        source = generator(self.seed, "prefix", *step)
+        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source).to(self.device)
 
     def batch(self, block: Float[Tensor, "N d"], index: int, turn: int) -> Float[Tensor, "B d"]:
-        """Batch number `turn` of block number `index`, in this seed's own order."""
+        """Return batch number `turn` of block number `index`, in this seed's own order."""
         if self._order[0] != index:
             self._order = (index, torch.randperm(len(block), generator=generator(self.seed, "order", index)))
         size = self.recipe.batch
         return block.index_select(0, self._order[1][turn * size : (turn + 1) * size]).to(self.device)
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
-        """The terms of the loss on x, after the step they ask for."""
+        """Take the optimizer step that x asks for, and return the terms of the loss before it."""
         terms = self.terms(x, step)
         self.descend(terms, step)
         return terms.detach()
 
     def terms(self, x: Float[Tensor, "B d"], step: int) -> Terms:
-        """The terms of the loss on x, by the schedules of this step."""
-        weights = self._weights
-        if self._drawn:
-            weights = prefix_weights(
-                self.recipe.prefix, self.recipe.sae.units, generator(self.seed, "prefix", step)
-            ).to(self.device)
+        """Return the terms of the loss on x, with the schedules at this step."""
+        weights = self._draw_prefix_weights(step) if self._drawn else self._prefix_weights
         aux = self.recipe.revival if isinstance(self.recipe.revival, AuxK) else None
         x = x * self.scale
         return objective(self.sae, x, k=self.k_at(step), weights=weights, dead=self.dead(step), aux=aux)
 
     def descend(self, terms: Terms, step: int) -> None:
-        """The optimizer step that these terms ask for, and the counters."""
-        self.optimizer.zero_grad()
+        """Take the optimizer step that these terms ask for, and update the counters."""
+        self.weights.zero_grad()
         terms.total.backward()
         self._step(step)
         self._count(terms.code, step)
 
     def dead(self, step: int) -> Tensor | None:
-        """Which units have been silent for too long; None if the recipe does not ask."""
+        """Return which units have been inactive for too long; None if the recipe does not ask."""
         revival = self.recipe.revival
         if not isinstance(revival, AuxK | Resample):
             return None
@@ -99,97 +103,98 @@ class Member:
 
     @torch.no_grad()
     def _step(self, step: int) -> None:
-        """One optimizer step on unit atoms; the first `frozen` units and their moments do not move."""
-        decoder, frozen = self.sae.decoder, self.frozen_at(step)
-        together = max(1, BLOCK // decoder.shape[1])
-        if decoder.grad is not None:
-            for grad, atoms in zip(decoder.grad.split(together), decoder.split(together), strict=True):
-                grad -= (grad * atoms).sum(-1, keepdim=True) * atoms
+        """Take one optimizer step; the first `frozen` units and their moments do not move."""
+        frozen = self.frozen_at(step)
+        self.weights.pull_back()
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
         kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
         self.optimizer.step()
-        for atoms in decoder.split(together):
-            atoms /= atoms.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        self.sae.threshold.clamp_(min=0)
+        self.weights.constrain()
         for tensor, rows in kept:
             tensor[:frozen] = rows
+        self.weights.refresh()
 
     @torch.no_grad()
     def _count(self, code: Code, step: int) -> None:
-        """Counters move here and nowhere else."""
-        spoke = code.values > 0
-        fired = torch.where(spoke, step, 0).flatten()  # the largest is the latest
+        """Update the counters; nothing else does."""
+        fires = code.values > 0
+        fired = torch.where(fires, step, 0).flatten()  # the largest is the latest
         self.last_fired.scatter_reduce_(0, code.units.flatten(), fired, "amax")
         sparsifier = self.recipe.sae.sparsifier
-        if isinstance(sparsifier, BatchTopK) and bool(spoke.any()):
-            lowest = code.values[spoke].min()
+        if isinstance(sparsifier, BatchTopK) and bool(fires.any()):
+            lowest = code.values[fires].min()
             self.sae.threshold.lerp_(lowest.expand_as(self.sae.threshold), 1 - sparsifier.threshold_momentum)
 
     @torch.no_grad()
-    def tend(self, block: Float[Tensor, "N d"], done: int) -> None:
-        """Sorting and resampling that are due after `done` steps, measured on rows of the block at hand."""
+    def revive_if_due(self, block: Float[Tensor, "N d"], done: int) -> None:
+        """Revive units if that is due after `done` steps, measured on rows of the current block."""
         if done in self._revivals:
             count = min(REVIVAL_ROWS, REVIVAL_NUMBERS // self.recipe.sae.units)
             revive(self, self._rows(block, done, count).to(self.device) * self.scale, done)
+
+    @torch.no_grad()
+    def resort_if_due(self, block: Float[Tensor, "N d"], done: int) -> None:
+        """Sort units if that is due after `done` steps, measured on rows of the current block."""
         if self.recipe.resort is not None and done in self._resorts:
             last = done == self._resorts[-1]
             self.resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
 
     def _rows(self, block: Tensor, done: int, count: int) -> Tensor:
-        """A random choice of rows, the same whenever the step is the same."""
+        """Return a random choice of rows, always the same after the same number of steps."""
         if count >= len(block):
             return block
         return block[torch.randperm(len(block), generator=generator(self.seed, "rows", done))[:count]]
 
     @torch.no_grad()
     def resort(self, rows: Tensor, done: int) -> None:
-        """Units that have no place yet stand in order of their gain, with all that belongs to them."""
+        """Sort the units that have no fixed place by their gain, with everything that belongs to them."""
         batches = (part * self.scale for part in rows.split(passes.ROWS))
         order = passes.order_units(self.sae, batches, k=self.k_at(done - 1))
         placed = self.placed_at(done - 1)
         order = torch.cat([torch.arange(placed), order[order >= placed]]).to(self.device)
         for tensor in self.unit_tensors():
             tensor.copy_(tensor[order])
+        self.weights.refresh()
 
     def unit_tensors(self) -> list[Tensor]:
-        """Every tensor with one row per unit: parameters, optimizer moments, counters."""
-        return [*self._with_moments(self.sae.per_unit().values()), self.last_fired]
+        """Return every tensor with one row per unit: parameters, optimizer moments, counters."""
+        parameters = self.weights.per_unit()
+        return [*parameters, *self.moments(parameters), self.last_fired]
+
+    def moments(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the optimizer's moments of these parameters, as far as it has any yet."""
+        states = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
+        return [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
 
     def _frozen_tensors(self) -> list[Tensor]:
-        """The tensors whose first rows stay as they are when units freeze."""
-        sweep = self.recipe.sweep
-        return self._with_moments([self.sae.decoder]) if sweep and sweep.atoms_only else self.unit_tensors()
-
-    def _with_moments(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        found = list(parameters)
-        moments = [
-            self.optimizer.state[p][name]
-            for p in found
-            if p in self.optimizer.state
-            for name in ("exp_avg", "exp_avg_sq")
-        ]
-        return [*found, *moments]
+        """Return the tensors whose first rows stay as they are while units are frozen."""
+        if self.recipe.sweep is None or not self.recipe.sweep.atoms_only:
+            return self.unit_tensors()
+        atoms = self.weights.of_atoms()
+        return [*atoms, *self.moments(atoms)]
 
     def state(self) -> dict[str, Tensor]:
-        """All that a resumed training needs, by name; the rest follows from the recipe, seed and step."""
-        tensors: dict[str, Tensor] = {f"sae/{name}": t for name, t in self.sae.named_parameters()}
-        for name, parameter in self.sae.named_parameters():
+        """Return all that a resumed run needs, by name; the rest follows from the recipe, seed and step."""
+        tensors = {f"sae/{name}": tensor for name, tensor in self.weights.state().items()}
+        for name, parameter in self.weights.named().items():
             state = self.optimizer.state.get(parameter, {})
             tensors |= {f"adam/{name}/{key}": value for key, value in state.items()}
         return tensors | {"last_fired": self.last_fired}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
-        """This member as it was when `state()` was called."""
-        for name, parameter in self.sae.named_parameters():
-            parameter.copy_(state[f"sae/{name}"])
-            prefix = f"adam/{name}/"
-            moments = {key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)}
-            if moments:
+        """Put this member back to where it was when `state` was called."""
+        self.weights.restore(_below("sae/", state))
+        for name, parameter in self.weights.named().items():
+            if moments := _below(f"adam/{name}/", state):
                 self.optimizer.state[parameter] = {n: t.to(self.device) for n, t in moments.items()}
         self.last_fired.copy_(state["last_fired"])
 
     def finish(self) -> SAE:
-        """The SAE as it stands, for raw activations: the input scale is folded in."""
+        """Return the SAE in its current state, for raw activations: the input scale is folded in."""
         return self.sae.fold_scale(self.scale).cpu()
+
+
+def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

@@ -1,7 +1,7 @@
-"""A run: SAEs in training that live in a folder, to be left and taken up again at any moment.
+"""A run: SAEs that are trained in a folder, and can be interrupted and resumed at any moment.
 
 RUN/run.json                  what is trained, on what (never changes)
-RUN/checkpoint.safetensors    where the training stands
+RUN/checkpoint.safetensors    how far training has come
 RUN/log.jsonl                 one line per SAE every few steps
 RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 is always there
 RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,13 +35,13 @@ LOG_LINES = 200  # per SAE over a whole run
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; its checkpoint is on disk."""
+    """Raised when a run was asked to stop; its checkpoint is on disk."""
 
 
 @variant
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run trains: each recipe with each seed, on one stream."""
+    """What a run trains: each recipe with each seed, all on one stream of activations."""
 
     recipes: tuple[Recipe, ...]
     seeds: tuple[int, ...]
@@ -56,20 +57,20 @@ class RunConfig:
             raise ValueError(f"recipe name {bad[0]!r} cannot name a folder: leave out slashes.")
         most = min(recipe.samples for recipe in self.recipes)
         if late := [count for count in self.snapshots if not 0 <= count <= most]:
-            raise ValueError(f"snapshot at {late[0]} samples: the training sees {most}.")
+            raise ValueError(f"snapshot at {late[0]} samples: the run sees {most}, ask for at most that.")
 
 
 def create(folder: Path, config: RunConfig) -> None:
-    """A new run in a folder that holds none yet."""
+    """Create a run in a folder that holds none yet."""
     if (folder / "run.json").exists():
-        raise ValueError(f"{folder} holds a run already: `osae resume {folder}` goes on with it.")
+        raise ValueError(f"{folder} holds a run already: `osae resume {folder}` resumes it.")
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / "run.json") as path:
         path.write_text(json.dumps({"schema": SCHEMA, "config": to_json(config)}, indent=2) + "\n")
 
 
 def forget(folder: Path) -> None:
-    """A run that was just created and could not begin is gone; one that has a checkpoint stays."""
+    """Remove a run that was just created and could not start; one that has a checkpoint stays."""
     if (folder / "checkpoint.safetensors").exists():
         return
     (folder / "run.json").unlink(missing_ok=True)
@@ -80,15 +81,22 @@ def forget(folder: Path) -> None:
 
 
 def read(folder: Path) -> RunConfig:
-    """What the run in this folder trains."""
+    """Return what the run in this folder trains."""
     if not (folder / "run.json").exists():
         raise ValueError(
             f"{folder} holds no run: it has no run.json. `osae train --out {folder}` starts one."
         )
-    about = json.loads((folder / "run.json").read_text())
-    if about.get("schema") != SCHEMA:
-        raise ValueError(f"{folder}/run.json has schema {about.get('schema')}: this release reads {SCHEMA}.")
-    return from_json(about["config"])
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        schema = about.get("schema") if isinstance(about, dict) else None
+        if schema != SCHEMA:
+            raise ValueError(f"it has schema {str(schema)[:60]}, and this release reads {SCHEMA}.")
+        config = from_json(about.get("config"))
+        if not isinstance(config, RunConfig):
+            raise ValueError("it holds no RunConfig.")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(" ".join(f"{folder}/run.json cannot be read: {error}".split())) from error
+    return config
 
 
 def go(
@@ -98,7 +106,7 @@ def go(
     progress: Callable[[int, int, list[Terms]], None] | None = None,
     logs: Sequence[Log] = (),
 ) -> list[Member]:
-    """The run's members, trained to the end from wherever the folder says they stand.
+    """Train the members of the run to the end, from wherever its checkpoint is, and return them.
 
     Every line of the log also goes to each of `logs`.
     """
@@ -123,7 +131,7 @@ def go(
 
 
 def provenance(member: Member, source: SourceSpec) -> dict:
-    """Where an SAE comes from: enough to train it again."""
+    """Return where an SAE comes from: enough to train it again."""
     from osae import __version__
 
     about = {"recipe": to_json(member.recipe), "seed": member.seed, "source": to_json(source)}
@@ -131,7 +139,7 @@ def provenance(member: Member, source: SourceSpec) -> dict:
 
 
 class _Keeper:
-    """After each step: the log, the snapshots and the checkpoint, each when it is due."""
+    """Writes the log, the snapshots and the checkpoint after a step, each when it is due."""
 
     def __init__(
         self,
@@ -159,7 +167,7 @@ class _Keeper:
             self.saved_at = time.monotonic()
         if stop and done < self.steps:
             raise Interrupted(
-                f"stopped after {done} of {self.steps} steps; `osae resume {self.folder}` goes on."
+                f"interrupted after {done} of {self.steps} steps; `osae resume {self.folder}` resumes it."
             )
 
     def _log(self, done: int, terms: list[Terms]) -> None:
@@ -174,8 +182,8 @@ def _log_line(member: Member, done: int, terms: Terms) -> dict:
     line = {"name": member.name, "step": done, "samples": done * member.recipe.batch}
     line |= {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
     line["l0"] = float((terms.code.values > 0).sum(-1).float().mean())
-    # `silent`: units that have not spoken for a thousand steps, whatever the recipe calls dead
-    return line | {"silent": float((done - member.last_fired > 1000).float().mean())}
+    # the share of units that have not fired for a thousand steps, whatever the recipe calls dead
+    return line | {"inactive": float((done - member.last_fired > 1000).float().mean())}
 
 
 def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:
@@ -184,23 +192,33 @@ def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:
 
 
 def _forget_log_after(path: Path, done: int) -> None:
-    """Lines of steps that will be taken again go, and so does a line cut short by a crash."""
+    """Remove the lines of steps that will be taken again, and all from a damaged line on."""
     if not path.exists():
         return
     kept = []
-    for line in path.read_text().splitlines():
-        try:
-            if json.loads(line)["step"] <= done:
-                kept.append(line)
-        except json.JSONDecodeError:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        step = _step_of(line)
+        if step is None:
             break
+        if step <= done:
+            kept.append(line)
     with atomic_write(path) as beside:
         beside.write_text("".join(line + "\n" for line in kept))
 
 
+def _step_of(line: str) -> int | None:
+    """Return the step of a line of the log; None if a crash cut the line short or it is damaged."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    step: Any = data.get("step") if isinstance(data, dict) else None
+    return step if isinstance(step, int) else None
+
+
 @contextmanager
 def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C or a polite kill has come; a second Ctrl-C stops at once."""
+    """Yield a function that tells whether to stop, after Ctrl-C or SIGTERM; a second one stops at once."""
     asked = False
 
     def ask(number, frame):
@@ -211,7 +229,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
 
     try:
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's business
+    except ValueError:  # signals can be handled in the main thread only
         before = {}
     try:
         yield lambda: asked

@@ -1,23 +1,141 @@
-"""Training in one call, for a notebook: rows in memory, an SAE out."""
+"""Training in one call, for a notebook: activations in, an SAE out."""
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import index
+from os import PathLike
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from osae.data.source import Rows
+from osae.data.shards import Shards
+from osae.data.source import MemoryRows, ShardRows, Source
+from osae.devices import choose_device
 from osae.model import SAE
-from osae.recipes import Recipe
-from osae.training.loop import train
+from osae.objective import Terms
+from osae.recipes import Recipe, Task
+from osae.recipes import recipe as find_recipe
+from osae.training.loop import Action, train
 from osae.training.member import Member
 
+LARGEST_BATCH = 2048
+BATCHES = 8  # the rows fill at least this many batches, unless a batch is asked for
+STEPS = 2000
 
-def fit(recipe: Recipe, rows: Float[Tensor, "N d"], *, seed: int = 0) -> SAE:
-    """The SAE that this recipe and seed make of these activations."""
-    rows = rows.float()
-    if rows.ndim != 2 or rows.shape[1] != recipe.sae.width:
-        raise ValueError(f"rows of shape {tuple(rows.shape)}: the recipe wants (N, {recipe.sae.width}).")
-    if not bool(torch.isfinite(rows).all()):
-        raise ValueError("rows hold NaN or infinity: leave such samples out.")
-    member = Member(recipe, seed, rows)
-    train([member], Rows(rows))
+Activations = Tensor | np.ndarray | Sequence[Any] | Shards | str | PathLike[str]
+
+
+def fit(
+    recipe: Recipe | str,
+    x: Activations,
+    *,
+    units: int | None = None,
+    k: int | None = None,
+    samples: int | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: bool = True,
+) -> SAE:
+    """Return an SAE trained on the activations x, one row per sample.
+
+    `recipe` is the name of a recipe for activations (see `osae recipes`), which takes the number of `units`
+    and of active units `k`; or a `Recipe`, which has all of that already.
+
+    `x` is a matrix (a tensor, an array, or anything that numpy reads as one), or activations on disk:
+    `Shards`, or the path of a folder that `osae harvest` wrote or of an .npy file.
+
+    `samples` is how many rows are seen in all, each several times if need be: by default enough for 2,000
+    steps, and at least one pass over the rows. `batch` is the number of rows in a step: by default 2,048, or
+    an eighth of the rows if that is less.
+
+    `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `progress` shows a progress bar,
+    where there is a terminal to show it on.
+    """
+    source = _open_rows(x)
+    chosen = _complete(recipe, source, {"units": units, "k": k, "samples": samples, "batch": batch})
+    member = Member(chosen, index(seed), source.block(0), device=choose_device(device))
+    with _progress_bar(f"training {member.name}", chosen.steps, shown=progress) as after:
+        train([member], source, after=after)
     return member.finish()
+
+
+def _open_rows(x: Activations) -> Source:
+    if isinstance(x, Shards | str | PathLike):
+        return ShardRows(x if isinstance(x, Shards) else Shards(str(x)))
+    rows = _to_matrix(x)
+    if not bool(torch.isfinite(rows).all()):
+        first = int((~rows.isfinite()).any(1).int().argmax())
+        raise ValueError(f"row {first} of x holds NaN or infinity: leave such rows out.")
+    return MemoryRows(rows)
+
+
+def _to_matrix(x: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "N d"]:
+    """Return x in single precision; raise `ValueError` if it is not a matrix of numbers."""
+    try:
+        # a copy is made only of what is not a writable array of this type already
+        rows = x.detach().float() if isinstance(x, Tensor) else np.require(x, np.float32, ["C", "W"])
+        rows = rows.cpu() if isinstance(rows, Tensor) else torch.from_numpy(rows)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"x is a {type(x).__name__} that is no matrix of numbers: {error}") from error
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise ValueError(f"x has the shape {tuple(rows.shape)}: give a matrix with one row per sample.")
+    return rows
+
+
+def _complete(recipe: Recipe | str, source: Source, asked: dict[str, int | None]) -> Recipe:
+    """Return the recipe itself, or the named one with the sizes that are asked for."""
+    width = source.block(0).shape[1]
+    if isinstance(recipe, str):
+        return find_recipe(recipe, _task(recipe, width, source, asked))
+    if extra := [f"{name}={value}" for name, value in asked.items() if value is not None]:
+        raise ValueError(f"{', '.join(extra)} with a Recipe, which has its own: change the recipe instead.")
+    if recipe.sae.width != width:
+        raise ValueError(f"x has width {width} and the recipe is for {recipe.sae.width}: they must agree.")
+    return recipe
+
+
+def _task(name: str, width: int, source: Source, asked: dict[str, int | None]) -> Task:
+    sizes = {key: _whole_number(key, value) for key, value in asked.items() if value is not None}
+    if "units" not in sizes or "k" not in sizes:
+        raise ValueError(
+            f"units={asked['units']}, k={asked['k']}: give the number of units and of active units, "
+            f'such as fit("{name}", x, units={8 * width}, k={max(1, width // 16)}).'
+        )
+    rows = source.shards.rows if isinstance(source, ShardRows) else source.rows
+    batch = sizes.get("batch", max(1, min(LARGEST_BATCH, rows // BATCHES)))
+    samples = sizes.get("samples", max(rows, STEPS * batch))
+    return Task(width, sizes["units"], sizes["k"], samples, batch=batch)
+
+
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name}={value!r}: give a whole number of at least 1.")
+    return number
+
+
+@contextmanager
+def _progress_bar(title: str, steps: int, *, shown: bool) -> Iterator[list[Action]]:
+    """Yield an action that moves a progress bar, or none where there is no terminal to show it on."""
+    if not shown or not sys.stderr.isatty():
+        yield []
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=steps)
+
+        def show(done: int, terms: list[Terms]) -> None:
+            bar.update(task, completed=done, description=f"{title}: loss {float(terms[0].prefix):.4g}")
+
+        yield [show]

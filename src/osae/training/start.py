@@ -1,4 +1,4 @@
-"""Where a training begins: from noise or from the data."""
+"""Where training starts: from noise or from the data."""
 
 from typing import assert_never
 
@@ -13,29 +13,34 @@ from osae.seeds import generator
 
 @torch.no_grad()
 def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
-    """A new SAE for this seed; `rows` are (scaled) activations to read a mean and directions from."""
+    """Return a new SAE for this seed; `rows` are the (scaled) activations that it starts from."""
     sae = SAE(recipe.sae, generator=generator(seed, "start"))
-    if recipe.sae.decoder_bias:
-        sae.decoder_bias.copy_(rows.mean(0))
     match recipe.start:
         case FromNoise():
             pass
         case FromData(samples):
-            shuffled = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))
-            chosen = shuffled[
-                : min(samples, max(1, len(rows) // 2))
-            ]  # all rows would be the same for all seeds
-            atoms = signed_principal_directions(rows[chosen], recipe.sae.units)
-            sae.decoder[: len(atoms)] = atoms
-            if not recipe.sae.tied:
-                sae.encoder.copy_(sae.decoder)
+            sae = SAE(recipe.sae, atoms=_with_principal_directions(sae.decoder, rows, samples, seed))
         case _:
             assert_never(recipe.start)
+    if recipe.sae.decoder_bias:
+        sae.decoder_bias.copy_(rows.mean(0))
     return sae
 
 
+def _with_principal_directions(noise: Tensor, rows: Tensor, samples: int, seed: int) -> Tensor:
+    """Return the atoms with the first of them replaced by the directions of a random choice of rows."""
+    shuffled = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))
+    # at most half of the rows: all of them would be the same rows for all seeds
+    chosen = shuffled[: min(samples, max(1, len(rows) // 2))]
+    directions = signed_principal_directions(rows[chosen], len(noise))
+    return torch.cat([directions, noise[len(directions) :]])
+
+
 def signed_principal_directions(rows: Float[Tensor, "N d"], units: int) -> Float[Tensor, "n d"]:
-    """v_1, -v_1, v_2, -v_2, ... up to `units` rows or all directions; the third moment along v_i is >= 0."""
+    """Return v_1, -v_1, v_2, -v_2, ..., up to `units` rows or all directions of the data.
+
+    The third moment of the data along v_i is at least 0.
+    """
     centred = (rows - rows.mean(0)).double()
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.T.flip(0)
     signs = (centred @ directions.T).pow(3).sum(0).sign()

@@ -1,0 +1,201 @@
+"""Dictionaries: how the decoder and the encoder come from the parameters that are trained.
+
+Shapes: d width, K units, n points, m some of the units.
+
+A dictionary is one choice of a recipe, and matters in training only: an SAE always holds two plain K x d
+matrices. Every parameter has one row per unit, and a unit's atom and encoder follow from its own rows (and
+from constants) alone. So units can be sorted, frozen and replaced row by row, whatever the rows mean.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from osae.config import variant
+
+BLOCK = 2**18  # numbers of a matrix at a time: a block stays in cache from one operation to the next
+ROUNDS = 200  # of projected gradient descent, to find the points that make up a given atom
+LEAST_WEIGHT = 0.01  # shared among all points at the start: a point of weight zero would get no gradient
+
+Tensors = Mapping[str, Tensor]
+
+
+class Matrices(NamedTuple):
+    """The decoder and the encoder of some units, one row each."""
+
+    decoder: Float[Tensor, "m d"]
+    encoder: Float[Tensor, "m d"]
+
+
+class Dictionary(ABC):
+    """How decoder and encoder come from parameters.
+
+    A new dictionary is a frozen dataclass, decorated with `@variant`, that defines `build` and `invert`, and
+    `atom_parameters` if its atoms do not come from a parameter called "decoder" alone. The rest is optional.
+    """
+
+    atom_parameters: ClassVar[tuple[str, ...]] = ("decoder",)  # those that the decoder depends on
+
+    @abstractmethod
+    def build(self, tensors: Tensors) -> Matrices:
+        """Return the two matrices that follow from the parameters and constants, with gradients.
+
+        A matrix that is a parameter itself should be returned as it is: it is then never copied.
+        """
+
+    @abstractmethod
+    def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
+        """Return the parameters of units whose matrices equal the given ones, or come close to them."""
+
+    def draw_constants(self, rows: Float[Tensor, "N d"], generator: torch.Generator) -> dict[str, Tensor]:
+        """Return what all units share and training leaves as it is; `rows` are centred activations."""
+        return {}
+
+    def project_gradients_(self, parameters: Tensors) -> None:
+        """Remove from the gradients what `constrain_` would undo; called before every optimizer step."""
+        return
+
+    def constrain_(self, parameters: Tensors) -> None:
+        """Put the parameters back where they are allowed to be; called after every optimizer step."""
+        return
+
+
+class _UnitAtoms(Dictionary):
+    """A dictionary whose atoms are parameters themselves, kept at norm one."""
+
+    def project_gradients_(self, parameters: Tensors) -> None:
+        """Remove the part of the gradient that would only change the norms of the atoms."""
+        decoder = parameters["decoder"]
+        if decoder.grad is not None:
+            for grad, atoms in zip(_blocks(decoder.grad), _blocks(decoder), strict=True):
+                grad -= (grad * atoms).sum(-1, keepdim=True) * atoms
+
+    def constrain_(self, parameters: Tensors) -> None:
+        """Scale the atoms to norm one."""
+        for atoms in _blocks(parameters["decoder"]):
+            atoms /= atoms.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+@variant
+@dataclass(frozen=True)
+class FreeAtoms(_UnitAtoms):
+    """Atoms of norm one and encoders are parameters, independent of each other."""
+
+    def build(self, tensors: Tensors) -> Matrices:
+        """Return the parameters themselves."""
+        return Matrices(tensors["decoder"], tensors["encoder"])
+
+    def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
+        """Return the matrices themselves."""
+        return wanted._asdict()
+
+
+@variant
+@dataclass(frozen=True)
+class Tied(_UnitAtoms):
+    """The encoder is the decoder: e_i = d_i, of norm one."""
+
+    def build(self, tensors: Tensors) -> Matrices:
+        """Return the decoder twice."""
+        return Matrices(tensors["decoder"], tensors["decoder"])
+
+    def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
+        """Return the decoder; the encoder has to follow it."""
+        return {"decoder": wanted.decoder}
+
+
+@variant
+@dataclass(frozen=True)
+class Aligned(_UnitAtoms):
+    """Encoder and decoder are aligned: <e_i, d_i> = 1 for every unit.
+
+        e_i = v_i + (1 - <v_i, d_i>) d_i,   |d_i| = 1
+
+    Atoms d_i and vectors v_i are the parameters. The pre-activation of a unit on z times its own atom is then
+    z, up to its bias.
+    """
+
+    def build(self, tensors: Tensors) -> Matrices:
+        """Return the decoder, and encoders moved along their atoms until the inner product is one."""
+        atoms, free = tensors["decoder"], tensors["free"]
+        return Matrices(atoms, free + (1 - (free * atoms).sum(-1, keepdim=True)) * atoms)
+
+    def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
+        """Return the matrices themselves; `build` aligns them."""
+        return {"decoder": wanted.decoder, "free": wanted.encoder}
+
+
+@variant
+@dataclass(frozen=True)
+class Archetypal(Dictionary):
+    """Atoms are convex combinations of points, plus a small relaxation: Archetypal SAE (Fel et al., 2025).
+
+        d_i = a_i / |a_i|,   a_i = sum_j w_ij p_j + r_i,   w_i = softmax(logits_i),   |r_i| <= relaxation
+
+    The points p_j are `points` activations (at most half of those at hand) around their mean, drawn by the
+    seed at the start and scaled together to a mean squared norm of one. Encoders are free.
+    """
+
+    points: int = 1024
+    relaxation: float = 0.1
+    atom_parameters: ClassVar[tuple[str, ...]] = ("logits", "offset")
+
+    def __post_init__(self):
+        if self.points < 1:
+            raise ValueError(f"points={self.points}: an archetypal dictionary needs at least 1 point.")
+        if not (isfinite(self.relaxation) and self.relaxation >= 0):
+            raise ValueError(f"relaxation={self.relaxation}: give a finite number of at least 0.")
+
+    def build(self, tensors: Tensors) -> Matrices:
+        """Return the atoms of this combination and relaxation, scaled to norm one, and the encoder."""
+        atoms = tensors["logits"].softmax(-1) @ tensors["points"] + tensors["offset"]
+        return Matrices(normalize(atoms, dim=-1), tensors["encoder"])
+
+    def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
+        """Return the combinations nearest to the wanted atoms; encoders turn as their atoms do."""
+        points = constants["points"]
+        logits = _convex_weights(points, wanted.decoder).log()
+        inside = logits.softmax(-1) @ points
+        along = (inside * wanted.decoder).sum(-1, keepdim=True).clamp(min=0)
+        parameters = {"logits": logits, "offset": along * wanted.decoder - inside, "encoder": wanted.encoder}
+        self.constrain_(parameters)
+        turned = self.build(parameters | {"points": points}).decoder - wanted.decoder
+        return parameters | {"encoder": wanted.encoder + turned}
+
+    def draw_constants(self, rows: Float[Tensor, "N d"], generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the points; no more than half of the rows, so that seeds differ."""
+        shuffled = torch.randperm(len(rows), generator=generator)
+        points = rows[shuffled[: min(self.points, max(1, len(rows) // 2))]]
+        return {"points": points / points.square().sum(-1).mean().sqrt().clamp(min=1e-30)}
+
+    def constrain_(self, parameters: Tensors) -> None:
+        """Shorten relaxations that are too long."""
+        for offset in _blocks(parameters["offset"]):
+            offset *= (self.relaxation / offset.norm(dim=-1, keepdim=True).clamp(min=1e-30)).clamp(max=1)
+
+
+def _convex_weights(points: Float[Tensor, "n d"], atoms: Float[Tensor, "m d"]) -> Float[Tensor, "m n"]:
+    """Return positive weights that sum to one, with which the points combine to nearly the atoms' directions.
+
+    The direction of a combination does not depend on the sum of its weights: they are found by projected
+    gradient descent on |sum_j w_j p_j - a|^2 over w >= 0, and then scaled.
+    """
+    rate = 1 / torch.linalg.matrix_norm(points.double(), 2).square().clamp(min=1e-30).to(points.dtype)
+    weights = atoms.new_zeros(len(atoms), len(points))
+    for _ in range(ROUNDS):
+        weights = (weights + rate * (atoms - weights @ points) @ points.T).relu()
+    total = weights.sum(-1, keepdim=True)
+    nearest = one_hot((atoms @ points.T).argmax(-1), len(points)).to(atoms.dtype)
+    weights = torch.where(total > 0, weights / total.clamp(min=1e-30), nearest)
+    return (weights + LEAST_WEIGHT / len(points)) / (1 + LEAST_WEIGHT)
+
+
+def _blocks(matrix: Float[Tensor, "m d"]) -> tuple[Tensor, ...]:
+    return matrix.split(max(1, BLOCK // matrix.shape[1]))

@@ -1,0 +1,107 @@
+"""The weights of an SAE in training: the parameters of its dictionary, and the matrices they give."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from osae.dictionary import Dictionary, Matrices
+from osae.model import SAE
+
+BESIDES = ("encoder_bias", "decoder_bias", "threshold")  # parameters that belong to the SAE itself
+
+
+class Weights:
+    """The parameters that are trained. Nobody else writes to the encoder or the decoder of the SAE.
+
+    A matrix that the dictionary stores as it is, is the parameter itself. Any other is computed after every
+    change of the parameters, and its gradient is passed on to them.
+    """
+
+    def __init__(
+        self, sae: SAE, dictionary: Dictionary, rows: Float[Tensor, "N d"], generator: torch.Generator
+    ):
+        """Take over the matrices of `sae`; `rows` are the activations that it starts from."""
+        self.sae, self.dictionary = sae, dictionary
+        device, centred = sae.decoder.device, rows - sae.decoder_bias.detach().to(rows.device)
+        constants = dictionary.draw_constants(centred, generator)
+        self.constants = {name: tensor.to(device) for name, tensor in constants.items()}
+        with torch.no_grad():
+            start = dictionary.invert(Matrices(sae.decoder, sae.encoder), self.constants)
+        self.parameters = {name: nn.Parameter(tensor.detach().clone()) for name, tensor in start.items()}
+        taken = {*self.parameters, *self.constants} & {*BESIDES}
+        assert not taken, f"{dictionary} uses names of the SAE: {taken}"
+        stored = {id(parameter) for parameter in self.parameters.values()}
+        built = self._build()._asdict()
+        self.computed = [name for name, matrix in built.items() if id(matrix) not in stored]
+        for name, matrix in built.items():
+            if name not in self.computed:
+                setattr(sae, name, matrix)
+        self.refresh()
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return every parameter of the SAE by name, those of the dictionary first."""
+        return self.parameters | {name: getattr(self.sae, name) for name in BESIDES}
+
+    def per_unit(self) -> list[Tensor]:
+        """Return the parameters that have one row per unit."""
+        return [parameter for name, parameter in self.named().items() if name != "decoder_bias"]
+
+    def of_atoms(self) -> list[Tensor]:
+        """Return the parameters that the decoder depends on."""
+        return [self.parameters[name] for name in self.dictionary.atom_parameters]
+
+    def zero_grad(self) -> None:
+        """Drop all gradients, those of computed matrices too."""
+        for tensor in (*self.named().values(), self.sae.decoder, self.sae.encoder):
+            tensor.grad = None
+
+    def pull_back(self) -> None:
+        """Pass the gradients of computed matrices on to the parameters, and project them all."""
+        grads = {name: getattr(self.sae, name).grad for name in self.computed}
+        grads = {name: grad for name, grad in grads.items() if grad is not None}
+        if grads:
+            with torch.enable_grad():
+                built = self._build()._asdict()
+            torch.autograd.backward([built[name] for name in grads], list(grads.values()))
+        with torch.no_grad():
+            self.dictionary.project_gradients_(self.parameters)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Put the parameters back where they are allowed to be, after an optimizer step."""
+        self.dictionary.constrain_(self.parameters)
+        self.sae.threshold.clamp_(min=0)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Compute the matrices that follow from the parameters, after these have changed."""
+        if self.computed:
+            built = self._build()._asdict()
+            for name in self.computed:
+                getattr(self.sae, name).copy_(built[name])
+
+    @torch.no_grad()
+    def replace(
+        self, units: Int[Tensor, "m"], decoder: Float[Tensor, "m d"], encoder: Float[Tensor, "m d"]
+    ) -> None:
+        """Give some units these atoms and encoders, or those nearest to them that the dictionary allows."""
+        rows = self.dictionary.invert(Matrices(decoder, encoder), self.constants)
+        for name, tensor in rows.items():
+            self.parameters[name][units] = tensor
+        self.refresh()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that the matrices and biases follow from, by name."""
+        return {**self.named(), **self.constants}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Copy what `state` returned back into place."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+        self.refresh()
+
+    def _build(self) -> Matrices:
+        return self.dictionary.build({**self.parameters, **self.constants})
