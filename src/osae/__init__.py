@@ -1,31 +1,29 @@
 """Ordered sparse autoencoders: train them exactly, and measure how consistent any SAEs are.
 
     import osae
-    osae.stability(a, b)          # two decoders (K, d): mean cosine under the best matching
-    osae.orderedness(a, b)        # Spearman correlation of the matched places
-    osae.compare(["a", "b"])      # any SAEs on disk: all of that, and more, for every pair
-    osae.evaluate(["a"], "acts")  # any SAEs on held-out activations: error, prefix curve, cross-entropy
-    osae.all_prefix_loss(x, values, units, decoder, weights)
+    osae.stability(a, b)               # two decoders (K, d): mean cosine under the best matching
+    osae.orderedness(a, b)             # Spearman correlation of the matched places
+    osae.compare(["a", "b"])           # any SAEs, from files or from memory: all of that, and more, by pair
+    osae.evaluate("a", "activations")  # any SAEs on held-out activations: error, prefix curve, cross-entropy
+    osae.order("a", "activations")     # a canonical order for the units of any SAE
+    osae.load("a")                     # an SAE of any known library
 
 Names are imported when first used, so that `import osae` and `osae --help` need no torch.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "osae.kernels": ("all_prefix_loss",),
-    "osae.prefix": ("prefix_weights",),
-    "osae.model": ("SAE", "SAEConfig"),
-    "osae.sparsify": ("Code",),
-    "osae.recipes": ("Recipe", "Task", "recipe", "world_recipe"),
-    "osae.data.worlds": ("SparseWorld", "PCAWorld"),
-    "osae.training.simple": ("fit",),
+    "osae.data.harvest": ("harvest",),
+    "osae.data.worlds": ("PCAWorld", "SparseWorld"),
     "osae.interop": ("load",),
-    "osae.comparison": ("compare",),
-    "osae.evaluation": ("evaluate",),
+    "osae.kernels": ("all_prefix_loss",),
     "osae.metrics": (
         "chance_level",
         "coherence",
@@ -42,13 +40,23 @@ _HOMES = {
         "stream_orderedness",
         "stream_stability",
     ),
+    "osae.model": ("SAE", "SAEConfig"),
+    "osae.prefix": ("prefix_weights",),
+    "osae.recipes": ("Recipe", "Task", "recipe", "world_recipe"),
+    "osae.sparsify": ("Code",),
+    "osae.studies.compare": ("compare",),
+    "osae.studies.convert": ("convert",),
+    "osae.studies.evaluate": ("evaluate",),
+    "osae.studies.order": ("order",),
+    "osae.studies.stitch": ("stitch",),
+    "osae.training.simple": ("fit",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_RENAMED = {"read_results": ("osae.results", "read")}
+_HOME_OF = {name: (home, name) for home, names in _HOMES.items() for name in names} | _RENAMED
 
 if TYPE_CHECKING:
-    from osae.comparison import compare
+    from osae.data.harvest import harvest
     from osae.data.worlds import PCAWorld, SparseWorld
-    from osae.evaluation import evaluate
     from osae.interop import load
     from osae.kernels import all_prefix_loss
     from osae.metrics import (
@@ -70,7 +78,13 @@ if TYPE_CHECKING:
     from osae.model import SAE, SAEConfig
     from osae.prefix import prefix_weights
     from osae.recipes import Recipe, Task, recipe, world_recipe
+    from osae.results import read as read_results
     from osae.sparsify import Code
+    from osae.studies.compare import compare
+    from osae.studies.convert import convert
+    from osae.studies.evaluate import evaluate
+    from osae.studies.order import order
+    from osae.studies.stitch import stitch
     from osae.training.simple import fit
 
 __all__ = [*sorted(_HOME_OF), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -79,7 +93,22 @@ __all__ = [*sorted(_HOME_OF), "__version__"]  # pyright: ignore[reportUnsupporte
 def __getattr__(name: str):
     if name not in _HOME_OF:
         raise AttributeError(f"module 'osae' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    home, original = _HOME_OF[name]
+    with _paused_collection():
+        module = import_module(home)
+    return getattr(module, original)
+
+
+@contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pause the garbage collector: it costs `import torch` 0.25 s of its 2 s, and finds nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 MISSING = "–"
+NAMES = ("Pearson", "Spearman")
 ABOVE = (0.5, 0.7, 0.9)  # cosines above which the share of matched units is reported
 
-Scope = Literal["pair", "prefix", "sae", "reconstruction", "method", "unit"]
+Scope = Literal["pair", "prefix", "sae", "reconstruction", "curve", "cross_entropy", "method", "unit"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Measure:
     `title` heads a table column, `phrase` labels an axis, `meaning` is a sentence for legends and the
     documentation. `better` says which end of the scale is good, if either is. `fixed` writes `digits`
     decimals; `significant` writes `digits` significant digits, with an exponent below 0.001 and from 100,000
-    on. `chance` says whether unrelated SAEs have a known level of it. `of` says what it is a measure of.
+    on. `chance` says whether unrelated SAEs have a known level of it. `of` says what it is a measure of; a
+    "curve" is over the prefixes of one SAE.
     """
 
     key: str
@@ -143,6 +145,21 @@ MEASURES: dict[str, Measure] = {
         # --- one SAE on activations ---
         Measure("units", "Units", "units", "Number of units, K.", digits=0, of=("sae",)),
         Measure(
+            "moved",
+            "Moved",
+            "units that moved",
+            "Number of units whose place changed.",
+            digits=0,
+            of=("sae",),
+        ),
+        Measure(
+            "rank_correlation",
+            "Rank correlation",
+            "rank correlation of old and new places",
+            "Spearman correlation of the units' old and new places.",
+            of=("sae",),
+        ),
+        Measure(
             "zero_units",
             "Zero",
             "units without a direction",
@@ -165,7 +182,7 @@ MEASURES: dict[str, Measure] = {
             "Mean squared error over samples and coordinates.",
             better="low",
             format="significant",
-            of=("reconstruction", "method"),
+            of=("reconstruction", "curve", "method"),
         ),
         Measure(
             "explained_variance",
@@ -173,7 +190,7 @@ MEASURES: dict[str, Measure] = {
             "explained variance",
             "Share of the variance that the reconstruction explains.",
             better="high",
-            of=("reconstruction", "method"),
+            of=("reconstruction", "curve", "method"),
         ),
         Measure(
             "l0",
@@ -197,7 +214,7 @@ MEASURES: dict[str, Measure] = {
             "cross-entropy with the SAE spliced in",
             "Cross-entropy of the language model with the reconstruction in place of the activations.",
             better="low",
-            of=("reconstruction",),
+            of=("cross_entropy",),
         ),
         Measure(
             "recovered",
@@ -205,7 +222,7 @@ MEASURES: dict[str, Measure] = {
             "share of the cross-entropy recovered",
             "Share of the cross-entropy recovered: 1 is as good as the model itself, 0 as bad as zeros.",
             better="high",
-            of=("reconstruction",),
+            of=("cross_entropy",),
         ),
         # --- methods on a world with known atoms ---
         Measure(
@@ -305,8 +322,11 @@ AGAINST = {
 }
 
 
+CHANCE = "chance"  # suffix of the column with the chance level of each row: "stability_chance"
+
+
 def measure(key: str) -> Measure:
-    """Return the measure of a key, also of "stability_truth" or "orderedness_64".
+    """Return the measure of a key, also of "stability_truth", "orderedness_64" or "stability_chance".
 
     A key that is not in the table gets a title made from it.
     """
@@ -317,6 +337,8 @@ def measure(key: str) -> Measure:
         title, phrase = AGAINST[suffix]
         whole = MEASURES[base]
         return replace(whole, key=key, title=f"{whole.title} {title}", phrase=f"{whole.phrase} {phrase}")
+    if base in MEASURES and suffix == CHANCE:
+        return _chance_measure(MEASURES[base])
     if base in MEASURES and suffix.isdigit():
         whole = MEASURES[base]
         return replace(
@@ -324,6 +346,14 @@ def measure(key: str) -> Measure:
         )
     words = re.sub(r"[_-]+", " ", key).strip()
     return Measure(key, words.capitalize(), words, format="significant")
+
+
+def _chance_measure(whole: Measure) -> Measure:
+    """Return the chance level of a measure as a measure of its own, written like the one it stands beside."""
+    phrase = f"{whole.phrase} of unrelated dictionaries"
+    meaning = f"The {whole.phrase} of unrelated dictionaries of the same shape."
+    key = f"{whole.key}_{CHANCE}"
+    return replace(whole, key=key, title="by chance", phrase=phrase, meaning=meaning, better="", chance=False)
 
 
 def measures_of(scope: Scope) -> tuple[Measure, ...]:
@@ -334,7 +364,8 @@ def measures_of(scope: Scope) -> tuple[Measure, ...]:
 def base_key(key: str) -> str:
     """Return the key without what it is taken against: "stability" for "stability_truth"."""
     base, _, suffix = key.rpartition("_")
-    return base if base in MEASURES and (suffix in AGAINST or suffix.isdigit()) else key
+    derived = suffix in AGAINST or suffix == CHANCE or suffix.isdigit()
+    return base if base in MEASURES and derived else key
 
 
 @contextmanager
@@ -352,7 +383,12 @@ def legend(keys: tuple[str, ...] | list[str]) -> str:
     """Return a sentence for each of the measures, each base measure once."""
     known = dict.fromkeys(base_key(key) for key in keys)
     entries = [MEASURES[key] for key in known if key in MEASURES and MEASURES[key].meaning]
-    return " ".join(f"{entry.title}: {entry.meaning[0].lower()}{entry.meaning[1:]}" for entry in entries)
+    return " ".join(f"{entry.title}: {_lower(entry.meaning)}" for entry in entries)
+
+
+def _lower(sentence: str) -> str:
+    """Return the sentence with a small first letter, unless it begins with a person's name."""
+    return sentence if sentence.startswith(NAMES) else sentence[0].lower() + sentence[1:]
 
 
 def markdown_table() -> str:

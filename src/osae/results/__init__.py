@@ -5,15 +5,26 @@ from pathlib import Path
 from typing import Any
 
 from osae.results.base import Interval, Result, Row, Table, write_json
-from osae.results.codec import from_json, schema_of
+from osae.results.codec import from_json
+from osae.results.comparison import Comparison
+from osae.results.describe import schema_of
+from osae.results.evaluation import Evaluation
 from osae.results.experiment import ExperimentResult
+from osae.results.lm import LMResult
+from osae.results.ordering import Ordering
+from osae.results.stitching import Stitching
 
 __all__ = [
     "KINDS",
+    "Comparison",
+    "Evaluation",
     "ExperimentResult",
     "Interval",
+    "LMResult",
+    "Ordering",
     "Result",
     "Row",
+    "Stitching",
     "Table",
     "parse",
     "read",
@@ -21,7 +32,9 @@ __all__ = [
     "write_json",
 ]
 
-KINDS: dict[str, type[Result]] = {kind.KIND: kind for kind in (ExperimentResult,)}
+KINDS: dict[str, type[Result]] = {
+    kind.KIND: kind for kind in (Comparison, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
+}
 
 
 def read(path: Path | str) -> Result:
@@ -36,8 +49,8 @@ def parse(data: Any) -> Result:
     """Return the result that a JSON object holds."""
     if not isinstance(data, dict):
         raise ValueError(f"it holds a {type(data).__name__}: a JSON object is needed.")
-    kind = data.get("kind") or ("experiment" if "experiment" in data else None)
-    if kind not in KINDS:
+    kind = data.get("kind") or _older_kind(data)
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"it holds results of kind {kind!r}: this release reads {', '.join(KINDS)}.")
     cls = KINDS[kind]
     if data.get("schema") != cls.SCHEMA:
@@ -45,6 +58,18 @@ def parse(data: Any) -> Result:
     return from_json(cls, data)
 
 
+def _older_kind(data: dict[str, Any]) -> str | None:
+    """Return the kind of results that release 0.1.0 wrote without naming it."""
+    if "experiment" not in data:
+        return None
+    return LMResult.KIND if data["experiment"] == "lm" else ExperimentResult.KIND
+
+
 def schema(kind: str) -> dict[str, Any]:
     """Return the JSON Schema of the results of a kind."""
-    return schema_of(KINDS[kind], title=f"osae {kind}, schema {KINDS[kind].SCHEMA}")
+    cls = KINDS[kind]
+    found = schema_of(cls, title=f"osae {kind}, schema {cls.SCHEMA}")
+    # release 0.1.0 wrote experiments without their kind
+    required = ["schema"] if kind in (ExperimentResult.KIND, LMResult.KIND) else ["schema", "kind"]
+    head = {"schema": {"const": cls.SCHEMA}, "kind": {"const": kind}}
+    return found | {"properties": head | found["properties"], "required": required + found["required"]}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
+ELSEWHERE = "it was probably trained on other activations."  # where an SAE explains less than the mean does
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -58,10 +60,10 @@ class Provenance:
 class Activations:
     """The activations that were used."""
 
-    path: str = doc("as given")
+    path: str = doc('as given; "in memory" for a matrix that was handed over in Python')
     rows: int = doc("number of rows")
-    width: int = doc("d")
-    dtype: str = doc("type on disk")
+    width: int = doc("width of a row, d")
+    dtype: str = doc("type of the numbers, on disk or in memory")
     sha256: str = doc(
         "digest of the manifest, which holds those of its shards; of the file if it is a single one"
     )
@@ -83,8 +85,9 @@ class Row:
 class Table:
     """Rows of measures, ready for the terminal, Markdown, HTML or CSV.
 
-    `columns` are keys of `osae.measures`; "chance" beside a measure is that row's chance level of it.
-    `head` says what a row is. `chance` is a last line with the level of unrelated dictionaries.
+    `columns` are keys of `osae.measures`; a column such as "stability_chance" holds each row's own chance
+    level of the measure it stands beside. `head` says what a row is. `chance` is a last line with the level
+    of unrelated dictionaries, where it is the same for all rows.
     """
 
     title: str

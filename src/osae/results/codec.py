@@ -1,4 +1,4 @@
-"""Results as JSON and back, and their JSON Schemas: one reader and one writer for every result.
+"""Results as JSON and back: one writer and one reader for every result.
 
 A result is a frozen dataclass. Its JSON form has a key per field; a field declared with `flat` is a mapping
 whose entries stand beside the other keys. Numbers that do not exist are null, never NaN. Keys that a reader
@@ -13,20 +13,35 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from osae.measures import Scope, measures_of
+from osae.measures import Scope
 
 _T = TypeVar("_T")
 
 
-def doc(text: str, **options: Any) -> Any:
-    """Declare a dataclass field with the sentence that documents it."""
-    return dataclasses.field(metadata={"doc": text}, **options)
+def doc(text: str, *, key: str = "", **options: Any) -> Any:
+    """Declare a dataclass field with the sentence that documents it; `key` renames it in JSON."""
+    return dataclasses.field(metadata={"doc": text, "key": key}, **options)
 
 
 def flat(text: str, of: Scope | None = None, **options: Any) -> Any:
     """Declare a mapping whose entries stand beside the other keys in JSON; `of` names the measures in it."""
     settings: dict[str, Any] = {"default_factory": dict} | options
     return dataclasses.field(metadata={"doc": text, "flat": True, "of": of}, **settings)
+
+
+def aside(text: str) -> Any:
+    """Declare a field that is no part of the JSON form: something heavy that goes with the result."""
+    return dataclasses.field(default=None, compare=False, metadata={"doc": text, "aside": True})
+
+
+def key_of(field: dataclasses.Field) -> str:
+    """Return the key that a field has in JSON."""
+    return field.metadata.get("key") or field.name
+
+
+def stored_fields(cls: Any) -> list[dataclasses.Field]:
+    """Return the fields of a dataclass that its JSON form has."""
+    return [field for field in dataclasses.fields(cls) if not field.metadata.get("aside")]
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -53,12 +68,12 @@ def to_json(value: Any) -> Any:
 
 def _object(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
+    for field in stored_fields(value):
         item = getattr(value, field.name)
         if field.metadata.get("flat"):
             found |= to_json(item)
         elif not (item is None and field.metadata.get("optional")):
-            found[field.name] = to_json(item)
+            found[key_of(field)] = to_json(item)
     extra: Callable[[], Mapping[str, Any]] | None = getattr(value, "json_extra", None)
     return found | to_json(extra()) if extra else found
 
@@ -129,18 +144,15 @@ def _read_object(cls: Any, data: Any, where: str) -> Any:
     upgrade = getattr(cls, "json_upgrade", None)
     data = upgrade(data) if upgrade else data
     hints, known = typing.get_type_hints(cls), {}
-    names = {field.name for field in dataclasses.fields(cls) if not field.metadata.get("flat")}
-    for field in dataclasses.fields(cls):
+    names = {key_of(field) for field in stored_fields(cls) if not field.metadata.get("flat")}
+    for field in stored_fields(cls):
+        key = key_of(field)
         if field.metadata.get("flat"):
             known[field.name] = _read_flat(hints[field.name], data, names)
-        elif field.name in data:
-            known[field.name] = _read(
-                hints[field.name], data[field.name], f"{where}.{field.name}".lstrip(".")
-            )
+        elif key in data:
+            known[field.name] = _read(hints[field.name], data[key], f"{where}.{key}".lstrip("."))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ValueError(
-                f"{where or cls.__name__} has no {field.name!r}: it is damaged or of another kind."
-            )
+            raise ValueError(f"{where or cls.__name__} has no {key!r}: it is damaged or of another kind.")
     return cls(**known)
 
 
@@ -170,54 +182,3 @@ def _read_plain(hint: Any, data: Any, where: str) -> Any:
 
 def _misfit(data: Any, where: str, wanted: str) -> ValueError:
     return ValueError(f"{where or 'the file'} is {repr(data)[:60]}: {wanted} is needed.")
-
-
-# --- schemas ----------------------------------------------------------------------------------------
-
-
-def schema_of(cls: Any, *, title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a result; keys that it does not name are allowed."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return head | _schema(cls)
-
-
-def _schema(hint: Any) -> dict[str, Any]:
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return {}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_schema(option) for option in inside]}
-    if origin is typing.Literal:
-        return {"enum": list(inside)}
-    if origin is tuple and (len(inside) != 2 or inside[1] is not Ellipsis):
-        return {
-            "type": "array",
-            "prefixItems": [_schema(item) for item in inside],
-            "minItems": len(inside),
-            "maxItems": len(inside),
-        }
-    if origin in (tuple, list):
-        return {"type": "array", "items": _schema(inside[0])}
-    if origin in (dict, Mapping):
-        return {"type": "object", "additionalProperties": _schema(inside[1])}
-    if dataclasses.is_dataclass(hint):
-        return _object_schema(hint)
-    plain = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string"}
-    return {"type": "null"} if hint is type(None) else {"type": plain[hint]}
-
-
-def _object_schema(cls: Any) -> dict[str, Any]:
-    hints, properties, required = typing.get_type_hints(cls), {}, []
-    for field in dataclasses.fields(cls):
-        if field.metadata.get("flat"):
-            of = field.metadata.get("of")
-            inner = _schema(typing.get_args(hints[field.name])[1])
-            properties |= {m.key: {"description": m.meaning} | inner for m in (measures_of(of) if of else ())}
-            continue
-        described = {"description": field.metadata["doc"]} if "doc" in field.metadata else {}
-        properties[field.name] = described | _schema(hints[field.name])
-        if not field.metadata.get("optional"):
-            required.append(field.name)
-    properties |= getattr(cls, "JSON_EXTRA", {})
-    about = {"description": " ".join((cls.__doc__ or "").split())}
-    return {"type": "object", **about, "properties": properties, "required": required}

@@ -1,0 +1,387 @@
+"""How consistent SAEs are: every pair measured, beside its chance level."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+from osae.measures import ABOVE, CHANCE, fixed, measures_of
+from osae.results.base import (
+    ELSEWHERE,
+    Activations,
+    Interval,
+    Provenance,
+    Record,
+    Result,
+    Row,
+    Table,
+    known_columns,
+    labels,
+)
+from osae.results.codec import doc, flat, optional
+from osae.results.subject import Reconstruction, SubjectInfo, format_names, note_lines
+
+Measures = Mapping[str, float | None]
+Intervals = Mapping[str, Interval | None]
+
+# the columns of the CSV file since release 0.1.0; further measures come after them
+CSV_COLUMNS = (
+    *("a", "b", "length", "stability", "chance", "orderedness", "stability_of_full", "orderedness_of_full"),
+    *(f"above_{level}" for level in ABOVE),
+    *("stream_stability", "stream_orderedness", "optimal", "gap"),
+)
+_SHOWN_CHANCE = "stability"  # the chance level of orderedness is the same for all pairs: a remark states it
+_STREAM = ("stability", "orderedness")
+_PREFIX_TABLES = 3  # pairs of different recipes whose prefixes are shown one by one; of more, the means are
+
+
+@dataclass(frozen=True)
+class ComparedSAE(SubjectInfo):
+    """An SAE that was compared."""
+
+    compared: int = doc("number of units that took part: all of them, or those that were not dropped")
+    zero_units: tuple[int, ...] = doc("units whose row is zero, so that they have no direction")
+    dead_units: tuple[int, ...] | None = doc(
+        "units that never fire on the activations; null without activations"
+    )
+    reconstruction: Reconstruction | None = doc(
+        "how well it reconstructs the activations; null without activations"
+    )
+    recipe: str | None = optional("name of the recipe it was trained with; absent if its file does not say")
+
+
+@dataclass(frozen=True)
+class ChanceLevel:
+    """What unrelated dictionaries of the same shape score."""
+
+    stability: float = doc("mean stability of pairs of random dictionaries")
+    stability_std: float | None = doc("standard deviation over the draws; null after a single one")
+    orderedness: float = doc("mean orderedness: 0, or 1 for a single unit; exact")
+    orderedness_std: float = doc(
+        "standard deviation of orderedness: 1 / sqrt(n - 1) for n matched pairs; exact"
+    )
+    draws: int = doc("number of pairs of random dictionaries that were drawn")
+
+
+@dataclass(frozen=True)
+class MatchingResult:
+    """The best one-to-one matching of all units."""
+
+    optimal: bool = doc("whether it is certified that no other matching has a greater total")
+    gap: float = doc(
+        "largest possible excess of the greatest total over this one, as a share of it; certified up to 1e-6"
+    )
+    pairs: tuple[tuple[int, int, float], ...] = doc(
+        "[unit of the first SAE, unit of the second, their cosine] for each match, by the first"
+    )
+
+
+@dataclass(frozen=True)
+class PrefixResult:
+    """The first units of two SAEs compared; units that were dropped do not count."""
+
+    length: int = doc("number of units of each SAE; all units of an SAE that has fewer")
+    chance: ChanceLevel | None = doc("chance level of prefixes of this length; null if none was asked for")
+    measures: Measures = flat("numbers by measure", of="prefix")
+
+
+def _object_schema(keys: Sequence[str], value: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": dict.fromkeys(keys, value), "required": list(keys)}
+
+
+_LEVELS = tuple(map(str, ABOVE))
+_NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+_INTERVAL = {"anyOf": [{"$ref": "#/$defs/Interval"}, {"type": "null"}]}
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """Two SAEs compared. If their sizes differ, every unit of the smaller one is matched."""
+
+    JSON_EXTRA: ClassVar[dict[str, Any]] = {
+        "above": {"description": "the measures above_0.5, above_0.7 and above_0.9, by level"}
+        | _object_schema(_LEVELS, _NUMBER),
+        "stream": {
+            "description": "the measures stream_stability and stream_orderedness; null without activations",
+            "anyOf": [_object_schema(_STREAM, _NUMBER), {"type": "null"}],
+        },
+    }
+
+    a: int = doc("place of the first SAE in `saes`")
+    b: int = doc("place of the second SAE in `saes`")
+    chance: ChanceLevel | None = doc("chance level of SAEs of these sizes; null if none was asked for")
+    prefixes: tuple[PrefixResult, ...] = doc("one entry per prefix length")
+    matching: MatchingResult = doc("the matching of all units")
+    measures: Measures = flat("numbers by measure", of="pair")
+
+    @property
+    def stability(self) -> float:
+        """Return the mean cosine of matched units."""
+        return self._known("stability")
+
+    @property
+    def orderedness(self) -> float:
+        """Return the Spearman correlation of the matched units' places."""
+        return self._known("orderedness")
+
+    def _known(self, key: str) -> float:
+        value = self.measures[key]
+        assert value is not None, f"{key} exists for every pair"
+        return value
+
+    def json_extra(self) -> Record:
+        """Return the nested forms of release 0.1.0."""
+        stream = {key: self.measures.get(f"stream_{key}") for key in _STREAM}
+        return {
+            "above": {level: self.measures.get(f"above_{level}") for level in _LEVELS},
+            "stream": None if stream["stability"] is None else stream,
+        }
+
+    @staticmethod
+    def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data with the measures of nested objects beside the others."""
+        flat_keys = _flatten("above", data.get("above")) | _flatten("stream", data.get("stream"))
+        return flat_keys | {key: value for key, value in data.items() if key not in ("above", "stream")}
+
+
+def _flatten(name: str, nested: Any) -> dict[str, Any]:
+    items = nested.items() if isinstance(nested, dict) else ()
+    return {f"{name}_{key}": value for key, value in items}
+
+
+@dataclass(frozen=True)
+class PrefixSummary:
+    """Means over the pairs that have a prefix of this length."""
+
+    length: int = doc("number of units of each SAE")
+    measures: Intervals = flat("intervals by measure", of="prefix")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Means over pairs. Intervals come from a bootstrap over SAEs, because pairs share SAEs."""
+
+    JSON_EXTRA: ClassVar[dict[str, Any]] = {
+        "above": {"description": "the intervals above_0.5, above_0.7 and above_0.9, by level"}
+        | _object_schema(_LEVELS, _INTERVAL)
+    }
+
+    pairs: int = doc("number of pairs")
+    prefixes: tuple[PrefixSummary, ...] = doc("one entry per prefix length that any pair has")
+    recipe: str | None = optional(
+        "the recipe that all SAEs of these pairs share; absent in the summary of all"
+    )
+    measures: Intervals = flat("intervals by measure", of="pair")
+
+    def json_extra(self) -> Record:
+        """Return the nested form of release 0.1.0."""
+        return {"above": {level: self.measures.get(f"above_{level}") for level in _LEVELS}}
+
+    @staticmethod
+    def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data with the intervals of nested objects beside the others."""
+        rest = {key: value for key, value in data.items() if key != "above"}
+        return _flatten("above", data.get("above")) | rest
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What was asked for."""
+
+    prefixes: tuple[int, ...] | Literal["auto"] = doc(
+        'prefix lengths; "auto" takes the powers of two from 16 up to the smaller number of units, and that '
+        "number"
+    )
+    absolute: bool = doc("whether units are matched and measured by the absolute value of the cosine")
+    on: Literal["decoder", "encoder"] = doc("the rows that were compared")
+    dead: Literal["keep", "drop"] = doc("what was done with zero rows and with units that never fire")
+    chance_draws: int | Literal["auto"] = doc(
+        "pairs of random dictionaries drawn for each chance level; 0 for no chance levels"
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """How consistent SAEs are, pair by pair."""
+
+    KIND: ClassVar[str] = "comparison"
+
+    options: ComparisonOptions = doc("what was asked for")
+    provenance: Provenance = doc("where the numbers come from")
+    activations: Activations | None = doc("the activations that were used; null without any")
+    saes: tuple[ComparedSAE, ...] = doc("one entry per SAE, in the order given; those of a run by name")
+    pairs: tuple[PairResult, ...] = doc("one entry per pair of SAEs")
+    means: Summary = doc("means over all pairs", key="summary")
+    groups: tuple[Summary, ...] = doc(
+        "means over the pairs of each recipe, if the SAEs were trained with several", default=()
+    )
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return a short name for each SAE."""
+        return labels([sae.path for sae in self.saes])
+
+    def pair_name(self, pair: PairResult) -> str:
+        """Return the names of the two SAEs of a pair."""
+        return f"{self.names[pair.a]} – {self.names[pair.b]}"
+
+    def tables(self) -> list[Table]:
+        return [self._sae_table(), self._pair_table(), *self._prefix_tables()]
+
+    def _sae_table(self) -> Table:
+        names = format_names(self.names, self.saes)
+        rows = tuple(
+            Row(
+                name,
+                {"units": sae.units, "zero_units": len(sae.zero_units) or None}
+                | {"dead_units": None if sae.dead_units is None else len(sae.dead_units)}
+                | dict(sae.reconstruction.measures if sae.reconstruction else {}),
+            )
+            for name, sae in zip(names, self.saes, strict=True)
+        )
+        columns = ("units", "zero_units", "dead_units", "explained_variance", "l0")
+        return Table("SAEs", "SAE", known_columns(columns, rows), rows)
+
+    def _pair_table(self) -> Table:
+        rows = [Row(self.pair_name(pair), _values(pair.measures, pair.chance)) for pair in self.pairs]
+        rows += [
+            Row(_mean_label(means), dict(means.measures), summary=True)
+            for means in self._shown_means()
+            if means.pairs > 1
+        ]
+        return Table("Pairs", "SAEs", known_columns(_columns("pair"), rows), tuple(rows))
+
+    def _prefix_tables(self) -> list[Table]:
+        levels = {prefix.length: prefix.chance for pair in self.pairs for prefix in pair.prefixes}
+        shown = self._shown_means()
+        if not shown and len(self.pairs) <= _PREFIX_TABLES:
+            return [_prefix_table(f" of {self.pair_name(p)}", p.prefixes, levels, "") for p in self.pairs]
+        return [
+            _prefix_table(
+                f" of {means.recipe}" if means.recipe else "",
+                means.prefixes,
+                levels,
+                f"Means over {means.pairs} pairs, ± standard deviation." if means.pairs > 1 else "",
+            )
+            for means in shown or (self.means,)
+        ]
+
+    def _shown_means(self) -> tuple[Summary, ...]:
+        """Return the means that say something: pairs of different recipes are not averaged."""
+        mixed = len({sae.recipe for sae in self.saes}) > 1
+        return self.groups if mixed else (self.means,)
+
+    def summary(self) -> list[str]:
+        said = [_sentence(means) for means in self._shown_means()]
+        between = [pair for pair in self.pairs if self._recipes(pair) > 1]
+        if between:
+            said.append(_range_sentence(between))
+        return said + self._chance_sentence()
+
+    def _recipes(self, pair: PairResult) -> int:
+        return len({self.saes[pair.a].recipe, self.saes[pair.b].recipe})
+
+    def _chance_sentence(self) -> list[str]:
+        levels = [pair.chance for pair in self.pairs if pair.chance]
+        if not levels:
+            return []
+        low, high = (fixed(end(level.stability for level in levels), 3) for end in (min, max))
+        stability = low if low == high else f"{low} to {high}"
+        widest = max(levels, key=lambda level: level.orderedness_std)
+        order = f"{widest.orderedness:.0f} ± {fixed(widest.orderedness_std, 3)}"
+        return [f"Unrelated dictionaries have stability {stability} and orderedness {order}."]
+
+    def remarks(self) -> list[str]:
+        said = []
+        if uncertified := [pair.matching.gap for pair in self.pairs if not pair.matching.optimal]:
+            said.append(
+                f"Matchings that are not certified as optimal: {len(uncertified)}. A better one may have a "
+                f"total that is larger by a share of at most {max(uncertified):.1e}."
+            )
+        for name, sae in zip(self.names, self.saes, strict=True):
+            said += _sae_remarks(name, sae, self.options.dead)
+        return said + note_lines(self.names, self.saes)
+
+    def records(self) -> list[Record]:
+        return [record for pair in self.pairs for record in self._pair_records(pair)]
+
+    def _pair_records(self, pair: PairResult) -> list[Record]:
+        """Return a record for the pair, its length missing, and one for each prefix."""
+        ends = dict.fromkeys(CSV_COLUMNS) | {"a": self.names[pair.a], "b": self.names[pair.b]}
+        certificate = {"optimal": pair.matching.optimal, "gap": pair.matching.gap}
+        whole = ends | {CHANCE: _level(pair.chance)} | certificate | dict(pair.measures)
+        return [
+            whole,
+            *(
+                ends | {"length": prefix.length, CHANCE: _level(prefix.chance)} | dict(prefix.measures)
+                for prefix in pair.prefixes
+            ),
+        ]
+
+
+def _prefix_table(
+    of: str,
+    prefixes: Sequence[PrefixResult | PrefixSummary],
+    levels: Mapping[int, ChanceLevel | None],
+    note: str,
+) -> Table:
+    rows = tuple(
+        Row(f"first {prefix.length}", _values(prefix.measures, levels.get(prefix.length)))
+        for prefix in prefixes
+    )
+    return Table(f"Prefixes{of}", "Units", known_columns(_columns("prefix"), rows), rows, note=note)
+
+
+def _columns(scope: Literal["pair", "prefix"]) -> tuple[str, ...]:
+    """Return the measures in the order of their table, each chance level after its measure."""
+    keys = [entry.key for entry in measures_of(scope)]
+    place = keys.index(_SHOWN_CHANCE) + 1
+    return (*keys[:place], f"{_SHOWN_CHANCE}_{CHANCE}", *keys[place:])
+
+
+def _values(measures: Mapping[str, Any], chance: ChanceLevel | None) -> dict[str, Any]:
+    return {**measures, f"{_SHOWN_CHANCE}_{CHANCE}": _level(chance)}
+
+
+def _level(chance: ChanceLevel | None) -> float | None:
+    return chance.stability if chance else None
+
+
+def _mean_label(means: Summary) -> str:
+    of = f"{means.recipe}, " if means.recipe else ""
+    return f"{of}mean of {means.pairs} pairs"
+
+
+def _sentence(means: Summary) -> str:
+    """Return a sentence about stability and orderedness; a single pair is not called a mean."""
+    known = {key: means.measures.get(key) for key in ("stability", "orderedness")}
+    numbers = ", ".join(f"{key} {fixed(value.mean, 3)}" for key, value in known.items() if value)
+    of = f"{means.recipe}: " if means.recipe else ""
+    over = f", mean of {means.pairs} pairs" if means.pairs > 1 else ""
+    text = f"{of}{numbers}{over}."
+    return text if of else text[:1].upper() + text[1:]
+
+
+def _range_sentence(pairs: Sequence[PairResult]) -> str:
+    """Return the ranges of stability and orderedness over pairs of SAEs of different recipes."""
+    ranges = []
+    for key in ("stability", "orderedness"):
+        values = [value for pair in pairs if (value := pair.measures.get(key)) is not None]
+        low, high = fixed(min(values), 3), fixed(max(values), 3)
+        ranges.append(f"{key} {low}" if low == high else f"{key} {low} to {high}")
+    many = f" ({len(pairs)} pairs)" if len(pairs) > 1 else ""
+    return f"Across recipes{many}: {', '.join(ranges)}."
+
+
+def _sae_remarks(name: str, sae: ComparedSAE, dead: str) -> list[str]:
+    said = []
+    if zero := len(sae.zero_units):
+        what = "they count with cosine 0" if dead == "keep" else "they are left out"
+        said.append(f"{name}: {zero} of {sae.units} units have no direction; {what}.")
+    if inactive := len(sae.dead_units or ()):
+        what = "they take part" if dead == "keep" else "they are left out"
+        said.append(f"{name}: {inactive} of {sae.units} units never fire; {what}.")
+    explained = sae.reconstruction.measures.get("explained_variance") if sae.reconstruction else None
+    if explained is not None and explained < 0:
+        said.append(f"{name} explains less variance than the mean does: {ELSEWHERE}")
+    return said

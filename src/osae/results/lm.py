@@ -1,0 +1,210 @@
+"""What the language-model experiment found: tables, curves by prefix length, and what stitching does."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from osae.measures import MEASURES
+from osae.results.base import Interval
+from osae.results.codec import doc, flat, optional
+from osae.results.experiment import ExperimentResult, MethodRow, Section
+
+SHARES = ("novel", "reconstruction", "unchanged")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where SAEs were trained: on which text, from which kind of start."""
+
+    text: str = doc("name of the text")
+    start: str = doc('kind of start: "data" or "noise"')
+
+    def __str__(self) -> str:
+        return f"{self.text}, {self.start}"
+
+    @property
+    def title(self) -> str:
+        """The heading of the place's table."""
+        return f"{self.text}, start from {self.start}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measure at several prefix lengths, with its 95 % interval."""
+
+    prefix: tuple[int, ...] = doc("prefix lengths")
+    mean: tuple[float, ...] = doc("mean at each length")
+    low: tuple[float, ...] | None = optional("lower ends of the intervals; absent if there are none")
+    high: tuple[float, ...] | None = optional("upper ends of the intervals")
+
+    def at(self, i: int) -> Interval:
+        """Return the mean at one of the lengths, with its interval."""
+        low, high = (None if end is None else end[i] for end in (self.low, self.high))
+        return Interval(self.mean[i], low=low, high=high)
+
+
+Curves = Mapping[str, Curve]  # by measure
+
+
+@dataclass(frozen=True)
+class MethodCurves:
+    """The agreement of a method's SAEs at one place, by prefix length."""
+
+    place: Place = doc("where they were trained")
+    method: str = doc("name of the recipe or variant")
+    curves: Curves = flat("curves by measure", of="prefix")
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The agreement of a method's SAEs across two texts."""
+
+    start: str = doc("kind of start")
+    method: str = doc("name of the recipe or variant")
+    other_seed: Curves = doc("of different seeds, by measure")
+    same_seed: Curves = doc("of the same seed, by measure")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The agreement of two seeds at one moment of training, at every prefix length."""
+
+    tokens: int = doc("tokens seen so far")
+    values: Mapping[str, tuple[float, ...]] = flat("values at the prefix lengths, by measure")
+
+
+@dataclass(frozen=True)
+class Progression:
+    """The agreement of a method's first two seeds in the course of training."""
+
+    place: Place = doc("where they were trained")
+    method: str = doc("name of the recipe")
+    prefix: tuple[int, ...] = doc("prefix lengths")
+    moments: tuple[Moment, ...] = doc("moments of training, in order")
+
+
+@dataclass(frozen=True)
+class StitchingTable:
+    """What the units of larger SAEs do in smaller ones, as shares."""
+
+    small: int = doc("units of the smaller SAE")
+    large: int = doc("units of the larger SAE")
+    rows: tuple[MethodRow, ...] = doc("one row per method")
+
+    def section(self) -> Section:
+        """Return the table with its heading."""
+        title = f"Stitching: shares of {self.large} units by what each does in an SAE of {self.small}"
+        return Section(title, self.rows, columns=SHARES)
+
+
+@dataclass(frozen=True)
+class RateTrial:
+    """A trial of a learning rate."""
+
+    method: str = doc("name of the recipe")
+    rate: float = doc("learning rate")
+    explained_variance: float = doc("share of the variance explained on rows set aside for this")
+
+
+@dataclass(frozen=True, repr=False)
+class LMResult(ExperimentResult):
+    """What the language-model experiment found; `sections` has a table for each place."""
+
+    KIND: ClassVar[str] = "lm"
+
+    groups: int = doc("number of Matryoshka's groups", default=5)
+    curves: tuple[MethodCurves, ...] = doc("agreement of seeds on the same text", default=())
+    crossings: tuple[Crossing, ...] = doc("agreement across texts", default=())
+    progressions: tuple[Progression, ...] = doc("agreement in the course of training", default=())
+    own_starts: tuple[MethodCurves, ...] = doc("agreement of SAEs with their own start", default=())
+    chance_curves: Curves = doc("levels of unrelated dictionaries, by measure", default_factory=dict)
+    stitching: StitchingTable | None = doc("shares of stitched units, null if none were", default=None)
+    trials: tuple[RateTrial, ...] = doc("trials of learning rates", default=())
+    rates: Mapping[str, float] = doc("learning rates by method", default_factory=dict)
+
+    def places(self) -> list[Place]:
+        """Return where SAEs were trained."""
+        return list(dict.fromkeys(found.place for found in self.curves))
+
+    def curves_at(self, place: Place) -> dict[str, Curves]:
+        """Return the agreement of seeds at a place, by method and measure."""
+        return {found.method: found.curves for found in self.curves if found.place == place}
+
+    def section_of(self, place: Place) -> Section | None:
+        """Return the table of a place."""
+        return next((section for section in self.sections if section.title == place.title), None)
+
+    def crossings_from(self, start: str) -> dict[str, Crossing]:
+        """Return the agreement across texts for a kind of start, by method."""
+        return {found.method: found for found in self.crossings if found.start == start}
+
+    def all_sections(self) -> list[Section]:
+        """Return the tables of the places, then the one of stitching."""
+        return [*super().all_sections(), *([self.stitching.section()] if self.stitching else [])]
+
+    @staticmethod
+    def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
+        """Return what release 0.1.0 wrote in the layout of this one."""
+        return upgrade(data) if "crossed" in data else data
+
+
+# --- what release 0.1.0 wrote: places and methods in one text, such as "osae, wikipedia, noise" -------
+
+
+def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results in the layout of release 0.1.0 in that of this one."""
+    chance, stitching = data["chance"], data["stitching"]
+    lengths = list(map(int, chance["stability"]["prefix"]))
+    curves = [
+        {"place": _place(place), "method": method, **_upgrade_curves(found)}
+        for place, by_method in data["curves"].items()
+        for method, found in by_method.items()
+    ]
+    flat_chance = {"prefix": lengths, "mean": [chance["orderedness"]] * len(lengths)}
+    rows = [{key: row[key] for key in ("method", "paper", *SHARES)} for row in stitching]
+    table = {"small": stitching[0]["small"], "large": stitching[0]["large"], "rows": rows} if rows else None
+    return {
+        **{key: value for key, value in data.items() if key not in ("crossed", "over_time", "own_start")},
+        "sections": [section for section in data["sections"] if section.get("columns") is None],
+        "chance": None,
+        "curves": curves,
+        "crossings": [_upgrade_crossing(found) for found in data["crossed"].values()],
+        "progressions": _by_method(data["over_time"], _upgrade_moments),
+        "own_starts": _by_method(data["own_start"], _upgrade_curves),
+        "chance_curves": {"stability": _upgrade_curve(chance["stability"]), "orderedness": flat_chance},
+        "stitching": table,
+    }
+
+
+def _place(text: str) -> dict[str, str]:
+    """Return the place that "wikipedia, noise" names; the name of a text may hold commas."""
+    name, _, start = text.rpartition(", ")
+    return {"text": name, "start": start}
+
+
+def _by_method(found: Mapping[str, Any], convert: Callable[[Any], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries under "method, text, start" with the method and the place as keys."""
+    names = {key: key.partition(", ") for key in found}
+    return [
+        {"place": _place(place), "method": method, **convert(found[key])}
+        for key, (method, _, place) in names.items()
+    ]
+
+
+def _upgrade_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
+    return {**curve, "prefix": list(map(int, curve["prefix"]))}
+
+
+def _upgrade_curves(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _upgrade_curve(curve) for key, curve in found.items() if key in MEASURES}
+
+
+def _upgrade_crossing(found: Mapping[str, Any]) -> dict[str, Any]:
+    ways = {way: _upgrade_curves(found[way]) for way in ("other_seed", "same_seed")}
+    return {"start": found["start"], "method": found["method"], **ways}
+
+
+def _upgrade_moments(moments: list[Mapping[str, Any]]) -> dict[str, Any]:
+    lengths = moments[0]["lengths"] if moments else []
+    kept = [{key: value for key, value in moment.items() if key != "lengths"} for moment in moments]
+    return {"prefix": lengths, "moments": kept}

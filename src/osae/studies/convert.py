@@ -1,0 +1,27 @@
+"""An SAE in the files of another library."""
+
+from pathlib import Path
+
+from osae import interop
+from osae.interop import Target
+from osae.interop.bare import Orientation
+from osae.studies.subjects import Subject, open_subject
+
+
+def convert(
+    subject: Subject,
+    out: Path | str,
+    *,
+    to: Target,
+    model: str | None = None,
+    layer: int | None = None,
+    orientation: Orientation | None = None,
+) -> interop.Loaded:
+    """Write the SAE to the folder `out`, in the files of the library `to`, and return what was read.
+
+    Raise `ValueError` if anything would be lost. `model` and `layer` fill the fields that the other library
+    has for them.
+    """
+    loaded = open_subject(subject, orientation)
+    interop.convert(loaded, out, to=to, model=model, layer=layer)
+    return loaded

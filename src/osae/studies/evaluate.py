@@ -1,0 +1,185 @@
+"""How well SAEs reconstruct activations they were not trained on, and what a language model loses by it.
+
+Shapes: K units, d width.
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import NamedTuple
+
+import torch
+
+from osae import metrics, passes
+from osae.devices import choose_device
+from osae.interop import Loaded
+from osae.model import SAE
+from osae.progress import Progress, Steps
+from osae.results.base import ELSEWHERE
+from osae.results.evaluation import (
+    EvaluatedSAE,
+    Evaluation,
+    EvaluationOptions,
+    FrequencyHistogram,
+    PrefixReconstruction,
+    SplicedCrossEntropy,
+)
+from osae.studies.splice import Losses, open_language, splice_losses
+from osae.studies.subjects import (
+    BATCH,
+    Data,
+    DataLike,
+    Subject,
+    check_runnable,
+    count_batches,
+    describe_rows,
+    describe_run,
+    open_rows,
+    open_subjects,
+    own_provenance,
+    subject_fields,
+)
+
+TOKENS = 20_000  # predictions that the cross-entropy is the mean of
+
+
+def evaluate(
+    subjects: Subject | Sequence[Subject],
+    data: DataLike,
+    *,
+    prefixes: Sequence[int] = (),
+    model: str = "auto",
+    text: Sequence[str] = (),
+    tokens: int = TOKENS,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Return how well each SAE reconstructs all rows of the data.
+
+    Args:
+        subjects: SAEs as paths, `SAE`s or loaded files; a run folder stands for all SAEs that it finished.
+        data: held-out activations, as a path, `Shards` or a matrix (rows, width).
+        prefixes: prefix lengths in addition to 1, 2, 4, ..., K.
+        model: the language model that the SAEs are spliced into for the cross-entropy. "auto" is the model
+            that the data come from, if it can be opened; "none" leaves the cross-entropy out.
+        text: files for the cross-entropy, instead of the contexts that the data come from.
+        tokens: number of predictions for the cross-entropy.
+        device: where the language model runs.
+        progress: called with (done, total, text) after each step.
+    """
+    _check_options(model, text, tokens)
+    choose_device(device)
+    loaded, rows = open_subjects(subjects), open_rows(data)
+    if not loaded:
+        raise ValueError("no SAE was given: give at least one to evaluate.")
+    saes = [check_runnable(one, rows) for one in loaded]
+    lengths = [_choose_lengths(prefixes, loaded, one) for one in loaded]
+    language, notes = open_language(rows, model, text, tokens, device)
+
+    steps = Steps(progress, count_batches(rows))
+    if language is not None:
+        steps.total += len(language.batches) * (2 + len(saes))
+    activations = describe_rows(rows)
+    sums = _reconstruct(saes, rows, steps)
+    losses = None if language is None else splice_losses(language, saes, steps)
+    found = tuple(
+        _describe(one, each, chosen, None if losses is None else losses.spliced_into(place))
+        for place, (one, each, chosen) in enumerate(zip(loaded, sums, lengths, strict=True))
+    )
+    return Evaluation(
+        options=EvaluationOptions(tuple(prefixes), model, tuple(text), tokens),
+        provenance=describe_run(),
+        activations=activations,
+        cross_entropy=None if language is None or losses is None else language.describe(losses),
+        saes=found,
+        notes=(*notes, *_remarks(loaded, found, losses, activations.sha256)),
+    )
+
+
+def _check_options(model: str, text: Sequence[str], tokens: int) -> None:
+    """Raise `ValueError` if an option has no meaning, before anything is read."""
+    if tokens < 1:
+        raise ValueError(f"tokens={tokens}: give at least 1, or model='none' for no cross-entropy.")
+    if text and model == "none":
+        raise ValueError(
+            "text is for the cross-entropy, which model 'none' leaves out: leave out one of them."
+        )
+
+
+def _choose_lengths(prefixes: Sequence[int], loaded: Sequence[Loaded], one: Loaded) -> list[int]:
+    """Return the powers of two, K, and of the lengths asked for those that the SAE reaches."""
+    longest = max(each.units for each in loaded)
+    for length in prefixes:
+        if not 1 <= length <= longest:
+            raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
+    powers = {2**power for power in range(one.units.bit_length())}
+    return sorted(powers | {one.units} | {length for length in prefixes if length <= one.units})
+
+
+class _Sums(NamedTuple):
+    """What is summed over the batches for one SAE."""
+
+    whole: metrics.Reconstruction
+    curve: metrics.PrefixCurve
+    firing: metrics.FiringCounts
+
+
+@torch.no_grad()
+def _reconstruct(saes: Sequence[SAE], rows: Data, steps: Steps) -> list[_Sums]:
+    """Return the sums of each SAE over one pass over the rows."""
+    sums = [
+        _Sums(
+            metrics.Reconstruction(sae.config.units),
+            metrics.PrefixCurve(sae.decoder),
+            metrics.FiringCounts(sae.config.units),
+        )
+        for sae in saes
+    ]
+    numbered = dict(enumerate(saes))
+    for x, codes in passes.encode_batches(numbered, steps.each(rows.batches(BATCH), "activations")):
+        for place, (whole, curve, firing) in enumerate(sums):
+            code = codes[place]
+            whole.update(x, saes[place].decode(code), *code)
+            curve.update(*code, x - saes[place].decoder_bias)
+            firing.update(*code)
+    return sums
+
+
+def _describe(
+    one: Loaded, sums: _Sums, lengths: Sequence[int], spliced: SplicedCrossEntropy | None
+) -> EvaluatedSAE:
+    whole, histogram = sums.whole.result(), sums.firing.histogram()
+    errors, explained = sums.curve.mse().tolist(), sums.curve.explained_variance().tolist()
+    return EvaluatedSAE(
+        **subject_fields(one),
+        frequencies=FrequencyHistogram(tuple(histogram.edges), tuple(histogram.units), histogram.never),
+        prefixes=tuple(
+            PrefixReconstruction(length, _measures(errors[length - 1], explained[length - 1]))
+            for length in lengths
+        ),
+        cross_entropy=spliced,
+        measures=_measures(whole.mse, whole.explained_variance) | {"l0": whole.l0, "dead": whole.dead_share},
+    )
+
+
+def _measures(mse: float, explained_variance: float) -> dict[str, float | None]:
+    return {"mse": mse, "explained_variance": explained_variance if isfinite(explained_variance) else None}
+
+
+def _remarks(
+    loaded: Sequence[Loaded], found: Sequence[EvaluatedSAE], losses: Losses | None, digest: str
+) -> list[str]:
+    said = []
+    for one, sae in zip(loaded, found, strict=True):
+        if _trained_on(one) == digest:
+            said.append(f"{one.path} was trained on these very activations: they are not held out.")
+        if (sae.measures["explained_variance"] or 0) < 0:
+            said.append(f"{one.path} explains less variance than the mean does: {ELSEWHERE}")
+    if losses is not None and not losses.zero > losses.clean:
+        said.append("Zeros do not raise the model's cross-entropy: the share recovered means nothing here.")
+    return said
+
+
+def _trained_on(one: Loaded) -> str | None:
+    """Return the digest of the activations that the SAE says it was trained on."""
+    source = own_provenance(one).get("source")
+    return source.get("sha256") if isinstance(source, dict) else None

@@ -1,0 +1,145 @@
+"""The measures of a pair of SAEs and of their prefixes: one function each, by its key in `osae.measures`.
+
+Shapes: Ka, Kb units, d width, n matched pairs.
+
+To add a measure, add an entry to the table in `osae.measures` and a function here. Tables, files, pages and
+the documentation follow.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from osae import metrics
+from osae.measures import ABOVE
+
+
+@dataclass(frozen=True, eq=False)
+class PairView:
+    """Two SAEs side by side: the rows that are compared, and the best matchings of their units.
+
+    `matching` is by the cosine of the rows, `stream` by the correlation of the units' activations; it is None
+    without activations.
+    """
+
+    a: Float[Tensor, "Ka d"]
+    b: Float[Tensor, "Kb d"]
+    matching: metrics.Matching
+    stream: metrics.Matching | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixView:
+    """The first units of two SAEs: their rows, their own best matching, and the matching of all units."""
+
+    length: int
+    a: Float[Tensor, "la d"]
+    b: Float[Tensor, "lb d"]
+    matching: metrics.Matching
+    full: metrics.Matching
+
+    @property
+    def within(self) -> Bool[Tensor, "n"]:
+        """Return which pairs of the full matching have their left unit in the prefix."""
+        return self.full.left < self.length
+
+
+PairMeasure = Callable[[PairView], float | None]
+PrefixMeasure = Callable[[PrefixView], float | None]
+PAIR_MEASURES: dict[str, PairMeasure] = {}
+PREFIX_MEASURES: dict[str, PrefixMeasure] = {}
+
+
+def pair_measure(key: str) -> Callable[[PairMeasure], PairMeasure]:
+    """Register a function as the measure of that key of every pair."""
+
+    def register(function: PairMeasure) -> PairMeasure:
+        assert key not in PAIR_MEASURES, f"two functions compute {key}"
+        PAIR_MEASURES[key] = function
+        return function
+
+    return register
+
+
+def prefix_measure(key: str) -> Callable[[PrefixMeasure], PrefixMeasure]:
+    """Register a function as the measure of that key of every prefix of a pair."""
+
+    def register(function: PrefixMeasure) -> PrefixMeasure:
+        assert key not in PREFIX_MEASURES, f"two functions compute {key} of a prefix"
+        PREFIX_MEASURES[key] = function
+        return function
+
+    return register
+
+
+# --- of a pair --------------------------------------------------------------------------------------
+
+
+@pair_measure("stability")
+def stability(pair: PairView) -> float:
+    """Return the mean cosine of matched units."""
+    return float(pair.matching.similarity.mean())
+
+
+@pair_measure("orderedness")
+def orderedness(pair: PairView) -> float:
+    """Return the Spearman correlation of the matched units' places."""
+    return metrics.rank_correlation(pair.matching.left, pair.matching.right)
+
+
+def share_above(level: float) -> PairMeasure:
+    """Return the measure of the share of matched units whose cosine exceeds a level."""
+
+    def share(pair: PairView) -> float:
+        return float((pair.matching.similarity > level).double().mean())
+
+    return share
+
+
+for _level in ABOVE:
+    pair_measure(f"above_{_level}")(share_above(_level))
+
+
+@pair_measure("stream_stability")
+def stream_stability(pair: PairView) -> float | None:
+    """Return the mean correlation of units matched by their activations."""
+    return None if pair.stream is None else float(pair.stream.similarity.mean())
+
+
+@pair_measure("stream_orderedness")
+def stream_orderedness(pair: PairView) -> float | None:
+    """Return the Spearman correlation of the places of units matched by their activations."""
+    return None if pair.stream is None else metrics.rank_correlation(pair.stream.left, pair.stream.right)
+
+
+# --- of a prefix ------------------------------------------------------------------------------------
+
+
+@prefix_measure("stability")
+def prefix_stability(prefix: PrefixView) -> float:
+    """Return the mean cosine of the prefix's units, matched among themselves."""
+    return float(prefix.matching.similarity.mean())
+
+
+@prefix_measure("orderedness")
+def prefix_orderedness(prefix: PrefixView) -> float:
+    """Return the Spearman correlation of the places of the prefix's units, matched among themselves."""
+    return metrics.rank_correlation(prefix.matching.left, prefix.matching.right)
+
+
+@prefix_measure("stability_of_full")
+def stability_of_full(prefix: PrefixView) -> float | None:
+    """Return the mean cosine of the prefix's units in the matching of all; None if none is matched."""
+    similarity = prefix.full.similarity[prefix.within]
+    return float(similarity.mean()) if len(similarity) else None
+
+
+@prefix_measure("orderedness_of_full")
+def orderedness_of_full(prefix: PrefixView) -> float | None:
+    """Return the Spearman correlation of their places in the matching of all; None if none is matched."""
+    within = prefix.within
+    if not bool(within.any()):
+        return None
+    return metrics.rank_correlation(prefix.full.left[within], prefix.full.right[within])

@@ -1,0 +1,205 @@
+"""A language model with SAEs spliced in: what it loses where reconstructions take the place of activations.
+
+Shapes: n contexts, t tokens in each, T tokens in all, d width.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from osae.config import from_json, to_json
+from osae.data.harvest import CONTEXTS, Contexts, Harvest, batch_contexts, build_contexts, open_model
+from osae.data.lm import LanguageModel, Splice
+from osae.data.text import TextFiles
+from osae.model import SAE
+from osae.progress import Steps
+from osae.results.evaluation import CrossEntropy, ModelInfo, SplicedCrossEntropy
+from osae.studies.subjects import BATCH, Data
+
+_LOGITS = 2**26  # numbers that the model puts out at once (256 MB)
+
+
+class Losses(NamedTuple):
+    """Mean cross-entropies: of the model as it is, with zeros spliced in, and with each SAE."""
+
+    clean: float
+    zero: float
+    spliced: list[float]
+
+    def spliced_into(self, place: int) -> SplicedCrossEntropy:
+        """Return the loss with one of the SAEs, and the share that it recovers."""
+        spliced, lost = self.spliced[place], self.zero - self.clean
+        recovered = (self.zero - spliced) / lost if lost != 0 else float("nan")
+        return SplicedCrossEntropy(_number(spliced), _number(recovered))
+
+
+class Batch(NamedTuple):
+    """Contexts of similar length, padded on the right, and which predictions are counted."""
+
+    ids: Int[Tensor, "n t"]
+    counted: Bool[Tensor, "n t-1"]
+
+
+@dataclass(frozen=True, eq=False)
+class Language:
+    """A model, opened where the activations were taken, and the batches that it reads."""
+
+    lm: LanguageModel
+    spec: Harvest
+    contexts: int
+    batches: list[Batch]
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of predictions that are counted."""
+        return sum(int(batch.counted.sum()) for batch in self.batches)
+
+    def describe(self, losses: Losses) -> CrossEntropy:
+        """Return what was read and the losses without any SAE."""
+        spec = self.spec
+        return CrossEntropy(
+            model=ModelInfo(spec.model, self.lm.revision, spec.layer, spec.module),
+            text=to_json(spec.text),
+            contexts=self.contexts,
+            tokens=self.tokens,
+            skip=spec.skip,
+            clean=_number(losses.clean),
+            zero=_number(losses.zero),
+        )
+
+
+def open_language(
+    data: Data, model: str, text: Sequence[str], tokens: int, device: str
+) -> tuple[Language | None, list[str]]:
+    """Return the model with its contexts, if any, and a note if the one chosen by "auto" cannot be used."""
+    if model == "none":
+        return None, []
+    try:
+        return _open_language(data, model, text, tokens, device), []
+    except (ValueError, OSError) as error:
+        if model != "auto":
+            raise
+        return None, [f"No cross-entropy: {error}"]
+
+
+def _open_language(data: Data, model: str, text: Sequence[str], tokens: int, device: str) -> Language:
+    spec = _harvest_of(data, model)
+    if text:
+        spec = replace(spec, text=TextFiles(tuple(text), spec.text.field), tokens=tokens)
+    lm = open_model(spec, device)
+    if text:
+        built = build_contexts(spec, lm)
+        pieces = _split(built.ids, _first_starts(built.starts, spec.skip, tokens), spec.skip)
+    else:
+        pieces = _read_contexts(data.path / CONTEXTS, spec.skip, tokens)
+    if not pieces:
+        raise ValueError(f"no context has a token to predict after the first {spec.skip}: give longer text.")
+    _check_fit(lm, pieces, data)
+    batches = _batch(pieces, spec.skip, max(1, _LOGITS // lm.vocabulary))
+    return Language(lm, spec, len(pieces), batches)
+
+
+def _harvest_of(data: Data, model: str) -> Harvest:
+    """Return what the activations were harvested with, with the model replaced by the one asked for."""
+    if "harvest" not in data.manifest:
+        raise ValueError(
+            f"{data.path} does not say which model its activations are from: give shards of `osae harvest`."
+        )
+    spec = from_json(data.manifest["harvest"])
+    if not isinstance(spec, Harvest):
+        raise ValueError(f"{data.path}: 'harvest' in the manifest is no harvest: harvest the shards again.")
+    if model != "auto":
+        return replace(spec, model=model, revision=None)
+    known = data.manifest.get("model")
+    exact = known.get("revision") if isinstance(known, Mapping) else None
+    return replace(spec, revision=exact or spec.revision)
+
+
+def _read_contexts(path: Path, skip: int, tokens: int) -> list[Int[np.ndarray, "t"]]:
+    """Return the first contexts of the shards, which are shuffled, up to so many tokens to predict."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: copy it too, or give text files.")
+    try:
+        with safe_open(path, "np") as file:
+            starts = _first_starts(file.get_tensor("starts"), skip, tokens)
+            return _split(file.get_slice("ids")[: int(starts[-1])], starts, skip)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read ({error}): copy it again, or give text files.") from error
+
+
+def _first_starts(starts: Int[np.ndarray, "starts"], skip: int, tokens: int) -> Int[np.ndarray, "first"]:
+    """Return where the first contexts begin, as many as have `tokens` tokens to predict."""
+    predicted = np.maximum(np.diff(starts) - 1 - skip, 0).cumsum()
+    return starts[: np.searchsorted(predicted, tokens) + 2]
+
+
+def _split(ids: Int[np.ndarray, "T"], starts: Int[np.ndarray, "starts"], skip: int) -> list[np.ndarray]:
+    """Return the contexts that have a token to predict after a position that is not skipped."""
+    pieces = [ids[start:stop] for start, stop in pairwise(starts)]
+    return [piece for piece in pieces if len(piece) > skip + 1]
+
+
+def _batch(pieces: Sequence[np.ndarray], skip: int, most: int) -> list[Batch]:
+    """Return the contexts in batches of at most so many tokens, and the predictions that count."""
+    lengths = np.array([len(piece) for piece in pieces])
+    starts = np.concatenate([[0], lengths.cumsum()])
+    nothing = np.zeros(len(pieces), dtype=np.int64)  # from no document
+    contexts = Contexts(np.concatenate(pieces), starts, nothing, nothing, np.array([0, len(pieces)]))
+    batches = []
+    for ids, group in batch_contexts(contexts, 0, most):
+        place = torch.arange(ids.shape[1] - 1)
+        ends = torch.from_numpy(lengths[group] - 1)[:, None]
+        batches.append(Batch(torch.from_numpy(ids).long(), (place >= skip) & (place < ends)))
+    return batches
+
+
+def _check_fit(lm: LanguageModel, pieces: Sequence[np.ndarray], data: Data) -> None:
+    """Raise `ValueError` if the model cannot read the contexts, or gives activations of another width."""
+    highest = max(int(ids.max()) for ids in pieces)
+    if highest >= lm.vocabulary:
+        raise ValueError(
+            f"{lm.name} knows {lm.vocabulary} tokens, and the contexts hold token {highest}: give the model "
+            "that the activations are from, or text files."
+        )
+    width = lm.activations(torch.from_numpy(pieces[0][None]).long()).shape[-1]
+    if width != data.width:
+        raise ValueError(
+            f"{lm.name} has width {width} there, and {data.path} has {data.width}: give the model that the "
+            "activations are from."
+        )
+
+
+def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> Losses:
+    """Return the mean losses over all predictions made at positions where something is spliced in."""
+    splices: list[Splice | None] = [None, torch.zeros_like, *map(_splice, saes)]
+    totals = [0.0] * len(splices)
+    for batch in language.batches:
+        for place, splice in enumerate(splices):
+            losses = language.lm.losses(batch.ids, splice, skip=language.spec.skip)
+            totals[place] += float(losses[batch.counted].double().sum())
+            steps("cross-entropy")
+    clean, zero, *spliced = (total / language.tokens for total in totals)
+    return Losses(clean, zero, spliced)
+
+
+def _splice(sae: SAE) -> Splice:
+    """Return the function that replaces activations by their reconstruction, a batch at a time."""
+
+    def reconstruct(hidden: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
+        parts = [sae(rows).reconstruction for rows in hidden.flatten(0, 1).split(BATCH)]
+        return torch.cat(parts).view_as(hidden)
+
+    return reconstruct
+
+
+def _number(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,45 @@
+"""The names that `import osae` offers."""
+
+import importlib
+import subprocess
+import sys
+
+import osae
+from osae.studies.compare import compare
+
+
+def test_every_public_name_is_there():
+    for name in osae.__all__:
+        assert getattr(osae, name) is not None, name
+    wanted = "compare evaluate order stitch convert load fit harvest recipe world_recipe Recipe Task SAE"
+    wanted += " SAEConfig Code SparseWorld PCAWorld read_results stability orderedness"
+    assert set(wanted.split()) <= set(dir(osae))
+
+
+def test_modules_do_not_shadow_functions():
+    for name in ("compare", "evaluate", "order", "stitch", "convert"):
+        module = importlib.import_module(f"osae.studies.{name}")
+        assert getattr(osae, name) is getattr(module, name)
+        assert callable(getattr(osae, name))
+    for name in ("osae.data.harvest", "osae.recipes", "osae.results", "osae.interop"):
+        importlib.import_module(name)
+    assert callable(osae.harvest)
+    assert callable(osae.load)
+    assert osae.compare is compare
+    assert osae.read_results is importlib.import_module("osae.results").read
+
+
+def run(*words):
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+
+
+def test_python_m_osae_is_the_command_line():
+    done = run("-m", "osae", "--version")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"osae {osae.__version__}"
+
+
+def test_importing_osae_results_or_measures_needs_no_torch():
+    modules = "osae.measures, osae.results, osae.progress"
+    code = f"import sys, osae, {modules}; sys.exit('torch' in sys.modules)"
+    assert run("-c", code).returncode == 0
