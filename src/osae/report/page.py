@@ -2,220 +2,230 @@
 
 import base64
 import json
-import math
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from osae.files import atomic_write
-from osae.report.columns import Column, tables_of
-from osae.report.look import SCRIPT, STYLE
-from osae.report.table import (
-    BOLD,
-    INTERVALS,
-    LEGEND,
-    Cell,
-    Row,
-    chance_cells,
-    comparison,
-    describe_seeds,
-    describe_world,
-    markdown,
-    write_csv,
-)
+from osae.measures import Measure
+from osae.report.about import About, describe
+from osae.report.cells import BEST, BOLD, Cell, Grid, Line, explain, lay_out_all
+from osae.report.markdown import markdown
+from osae.report.style import SCRIPT, STYLE
+from osae.report.text import visible
+from osae.results import ExperimentResult, Result, write_json
+from osae.results.experiment import Claim, Figure
 
 # the page may show what is inside it and load nothing
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".svg": "image/svg+xml"}
+BROAD = 1100  # pixels: images wider than this scroll on a small screen instead of shrinking
+LONGEST_LIST = 256  # entries of a list that the page shows as JSON; the JSON file has all of them
+NO_LIMIT = 1_000_000
 
 
-def write_report(results: Mapping[str, Any], folder: Path | str) -> Path:
-    """The path of `report.html`, written with `results.json`, `table.md` and `results.csv` beside it.
+def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
+    """Write results.json, table.md, results.csv and report.html, and return the path of the last.
 
-    The figures that the results name must be in the folder already.
+    The figures that the result names must be in the folder already.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    results = plain(results)
-    files = {
-        "results.json": json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
-        "table.md": markdown(results),
-        "report.html": page(results, folder),
-    }
-    for name, text in files.items():
-        with atomic_write(folder / name) as part:
-            part.write_text(text, encoding="utf-8")
-    write_csv(results, folder / "results.csv")
+    write_json(result, folder / "results.json", indent=2)
+    _write(markdown(result), folder / "table.md")
+    result.to_csv(folder / "results.csv")
+    write_page(result, folder / "report.html")
     return folder / "report.html"
 
 
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numpy numbers and arrays as Python's own, NaN and infinities as None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
+def write_page(result: Result, path: Path | str) -> None:
+    """Write the result as one HTML page; figures that it names are read from the page's folder."""
+    _write(page(result, Path(path).parent), path)
 
 
-def page(results: Mapping[str, Any], folder: Path | str) -> str:
-    """The whole HTML page of the results; figures are read from the folder and embedded."""
-    title = str(results.get("title") or results.get("experiment") or "Results")
-    body = [
-        *notes_part(results.get("notes") or []),
-        "<section><h2>Results</h2>",
-        *(part for section, columns in tables_of(results) for part in _section(section, columns, results)),
-        f'<p class="small">{LEGEND} {BOLD} {INTERVALS} Point at a number for its interval.</p></section>',
-        *_claims(results.get("claims") or []),
-        *figures_part(results.get("figures") or [], Path(folder)),
-        *_run(results),
-        *json_part(results),
-    ]
-    return document(title, str(results.get("experiment", "report")), body)
+def _write(text: str, path: Path | str) -> None:
+    with atomic_write(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
-def document(title: str, kicker: str, body: Iterable[str]) -> str:
-    """A whole HTML page: its title, a word above it that says what it is, and the parts of its body."""
+def page(result: Result, folder: Path | str = ".") -> str:
+    """Return the result as one HTML page; figures that it names are read from `folder`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        about = describe(result, Path(folder), Path(scratch))
+        return _document(about.title, result.KIND, [*_body(result, about)])
+
+
+def _body(result: Result, about: About) -> Iterator[str]:
+    grids = lay_out_all(result)
+    summary = [line for line in result.summary() if not any(line.startswith(c.claim) for c in about.claims)]
+    yield from _list("Summary", summary)
+    yield "<section><h2>Results</h2>"
+    for grid in grids:
+        yield from _table(grid, about)
+    yield f'<p class="small">{_words(_legend(grids))}</p></section>'
+    yield from _claims(about.claims)
+    yield from _list("Notes", [line for line in result.remarks() if line not in summary])
+    yield from _figures(about.figures)
+    yield from _facts(about.facts)
+    yield from _json(result)
+
+
+def _document(title: str, kicker: str, body: Iterable[str]) -> str:
+    """Return a whole HTML page: its title, a word above it that says what it is, and its body."""
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{_text(title)}</title>",
         f"<style>{STYLE}</style>",
     ]
-    header = [f'<header><p class="kicker">osae · {escape(kicker)}</p>', f"<h1>{escape(title)}</h1></header>"]
+    header = [f'<header><p class="kicker">osae · {_text(kicker)}</p>', f"<h1>{_text(title)}</h1></header>"]
     top = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body><main>", *header]
     return "\n".join([*top, *body, "</main>", f"<script>{SCRIPT}</script>", "</body>", "</html>", ""])
 
 
-def notes_part(notes: Sequence[str]) -> Iterator[str]:
-    """What there is to say in short; nothing if there is nothing."""
-    if notes:
-        yield '<section class="notes"><h2>In short</h2><ul>'
-        yield from (f"<li>{_words(note)}</li>" for note in notes)
+def _text(text: str) -> str:
+    """Return escaped text, also for an attribute in double quotes."""
+    return escape(visible(text, NO_LIMIT), quote=True)
+
+
+def _words(text: str) -> str:
+    """Return escaped text in which `backticks` mark code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(text))
+
+
+def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """Yield a section with a list of sentences; nothing if there are none."""
+    if lines:
+        yield f'<section class="notes"><h2>{_text(title)}</h2><ul>'
+        yield from (f"<li>{_words(line)}</li>" for line in lines)
         yield "</ul></section>"
 
 
-def _claims(claims: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Each claim with what was found and the verdict; nothing if there is none."""
+def _claims(claims: Sequence[Claim]) -> Iterator[str]:
+    """Yield each claim with what was found and the verdict; nothing if there is none."""
     if claims:
         yield '<section class="claims"><h2>Claims</h2><dl>'
         for claim in claims:
-            said, found = _words(claim["claim"]), _words(claim["found"])
-            yield f"<dt>{said} <strong>{escape(claim['verdict'])}</strong></dt><dd>{found}</dd>"
+            said, found = _words(claim.claim), _words(claim.found)
+            yield f"<dt>{said} <strong>{_text(claim.verdict)}</strong></dt><dd>{found}</dd>"
         yield "</dl></section>"
 
 
-def _words(text: Any) -> str:
-    """Escaped text, in which `backticks` mark code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(str(text)))
+# --- tables -----------------------------------------------------------------------------------------
 
 
-def _section(
-    section: Mapping[str, Any], columns: Sequence[Column], results: Mapping[str, Any]
-) -> Iterator[str]:
-    if section["title"]:
-        yield f"<h3>{_words(section['title'])}</h3>"
-    if section["world"] and section["world"] != results.get("world"):
-        yield f'<p class="small">World: {_words(describe_world(section["world"]))}</p>'
-    published = any(row.get("paper") for row in section["rows"])
-    beside = "; the published number below ours" if published else ""
-    name = str(section["title"] or results.get("title") or "Results")
-    yield from table_part(section, columns, name=name, about=f"one row per method{beside}", head="Method")
+def _legend(grids: Sequence[Grid]) -> str:
+    parts = [explain(grids)]
+    if any(grid.has("spread") for grid in grids):
+        parts.append("In parentheses: the standard deviation.")
+    intervals = any(grid.has("interval") for grid in grids)
+    if intervals:
+        parts.append(
+            "Hover over a number for its 95 % interval, from a bootstrap over training runs, not over pairs, "
+            "because pairs share runs."
+        )
+    if any(grid.has("best") for grid in grids):
+        parts.append(BOLD if intervals else BEST)
+    return " ".join(part for part in parts if part)
 
 
-def table_part(
-    section: Mapping[str, Any], columns: Sequence[Column], *, name: str, about: str, head: str
-) -> Iterator[str]:
-    """The table of a section, sortable by its columns; `head` says what a row is, `about` what it shows."""
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(name)}"><table>'
-    yield f'<caption class="unseen">{escape(name)}: {escape(about)}.</caption>'
-    heads = [f'<th scope="col" aria-sort="none">{escape(head)}</th>', *(_head(column) for column in columns)]
-    yield f"<thead><tr>{''.join(heads)}</tr></thead>"
-    yield f"<tbody>{''.join(_row(row) for row in comparison(section, columns))}</tbody>"
-    chance = chance_cells(section.get("chance"), columns)
-    if any(chance):
-        cells = "".join(f"<td>{escape(text)}</td>" for text in chance)
-        yield f'<tfoot><tr><th scope="row">chance level</th>{cells}</tr></tfoot>'
+def _table(grid: Grid, about: About) -> Iterator[str]:
+    """Yield a table that can be sorted by its columns, under its title if the page does not bear the same."""
+    if grid.title and grid.title != about.title:
+        yield f"<h3>{_words(grid.title)}</h3>"
+    notes = (about.notes.get(grid.title, ""), grid.note)
+    yield from (f'<p class="small">{_words(text)}</p>' for text in notes if text)
+    name = _text(grid.title or "Results")
+    beside = "; the published number below ours" if grid.has("paper") else ""
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{name}"><table>'
+    yield f'<caption class="unseen">{name}{beside}. Select a column title to sort.</caption>'
+    heads = f'<th scope="col" aria-sort="none">{_text(grid.head)}</th>' + "".join(map(_head, grid.columns))
+    yield f"<thead><tr>{heads}</tr></thead>"
+    yield f"<tbody>{''.join(map(_row, grid.body))}</tbody>"
+    chance = "".join(f"<td>{_text(text)}</td>" for text in grid.chance)
+    last = f'<tr class="chance"><th scope="row">chance level</th>{chance}</tr>' if grid.chance else ""
+    if grid.foot or last:
+        yield f"<tfoot>{''.join(map(_row, grid.foot))}{last}</tfoot>"
     yield "</table></div>"
 
 
-def _head(column: Column) -> str:
+def _head(column: Measure) -> str:
     arrow = {"high": "\u00a0↑", "low": "\u00a0↓"}.get(column.better, "")
-    words = {"high": ", higher is better", "low": ", lower is better"}.get(column.better, "")
-    title = escape(f"{column.words or column.title}{words}", quote=True)
-    return f'<th scope="col" aria-sort="none" title="{title}">{escape(column.title)}{arrow}</th>'
+    better = {"high": ", higher is better", "low": ", lower is better"}.get(column.better, "")
+    title = _text(f"{column.phrase}{better}")
+    return f'<th scope="col" aria-sort="none" title="{title}">{_text(column.title)}{arrow}</th>'
 
 
-def _row(row: Row) -> str:
-    label = f'<span class="paper">paper: {escape(row.paper_label)}</span>' if row.paper_label else ""
-    cells = "".join(_cell(cell) for cell in row.cells)
-    return f'<tr><th scope="row">{escape(row.method)}{label}</th>{cells}</tr>'
+def _row(line: Line) -> str:
+    value = "" if line.number is None else f' data-value="{line.number!r}"'
+    label = f'<span class="paper">paper: {_text(line.paper_label)}</span>' if line.paper_label else ""
+    cells = "".join(map(_cell, line.cells))
+    return f'<tr><th scope="row"{value}>{_text(line.label)}{label}</th>{cells}</tr>'
 
 
 def _cell(cell: Cell) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value!r}"'
-    title = f' title="95 % interval: {escape(cell.interval, quote=True)}"' if cell.interval else ""
-    spread = f' <span class="spread">({escape(cell.spread)})</span>' if cell.spread else ""
-    mean, published = escape(cell.mean), escape(cell.published)
+    title = f' title="95 % interval: {_text(cell.interval)}"' if cell.interval else ""
+    spread = f' <span class="spread">({_text(cell.spread)})</span>' if cell.spread else ""
+    mean, published = _text(cell.mean), _text(cell.published)
     ours = f"<strong>{mean}</strong>" if cell.best else mean
     paper = f'<span class="paper"><span class="unseen">paper </span>{published}</span>' if cell.paper else ""
     return f"<td{value}{title}>{ours}{spread}{paper}</td>"
 
 
-def figures_part(figures: Sequence[Mapping[str, str]], folder: Path) -> Iterator[str]:
-    """The figures, read from the folder and embedded; nothing if there are none."""
+# --- figures, facts, numbers ------------------------------------------------------------------------
+
+
+def _figures(figures: Sequence[Figure]) -> Iterator[str]:
+    """Yield the figures, embedded; nothing if there are none."""
     if figures:
         yield '<section class="figures"><h2>Figures</h2>'
-        yield from (_figure(figure, folder) for figure in figures)
+        yield from map(_figure, figures)
         yield "</section>"
 
 
-def _figure(figure: Mapping[str, str], folder: Path) -> str:
-    caption = figure.get("caption", "")
-    alt = escape(figure.get("alt") or caption or figure["file"], quote=True)
-    path = folder / figure["file"]
+def _figure(figure: Figure) -> str:
+    path = Path(figure.file)
     if not path.is_file() or path.suffix not in IMAGES:
-        missing = f"{figure['file']} is missing. {caption}"
+        missing = f"{path.name} is missing. {figure.caption}"
         return f"<figure><figcaption>{_words(missing)}</figcaption></figure>"
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    image = f'<img alt="{alt}" src="data:{IMAGES[path.suffix]};base64,{data}">'
-    return f"<figure>{image}<figcaption>{_words(caption)}</figcaption></figure>"
+    image = path.read_bytes()
+    alt = _text(figure.alt or figure.caption or path.name)
+    broad = ' class="broad"' if _image_width(image) > BROAD else ""
+    source = f"data:{IMAGES[path.suffix]};base64,{base64.b64encode(image).decode('ascii')}"
+    card = f'<div class="card" tabindex="0"><img{broad} alt="{alt}" src="{source}"></div>'
+    return f"<figure>{card}<figcaption>{_words(figure.caption)}</figcaption></figure>"
 
 
-def _run(results: Mapping[str, Any]) -> Iterator[str]:
-    known = {
-        "Command": f"<code>{escape(results['command'])}</code>" if results.get("command") else "",
-        "World": _words(describe_world(results.get("world"))),
-        "Seeds": escape(describe_seeds(results.get("seeds"))),
-        "Date": escape(str(results.get("date") or "")),
-        "Time": f"{results['seconds']:,.0f} s" if results.get("seconds") else "",
-        "Machine": escape(str(results.get("machine") or "")),
-        "Versions": versions_text(results.get("versions") or {}),
-    }
-    yield from facts_part("What was run", known)
+def _image_width(image: bytes) -> int:
+    """Return the width of a PNG in pixels; 0 of other images."""
+    return int.from_bytes(image[16:20], "big") if image.startswith(b"\x89PNG") else 0
 
 
-def facts_part(title: str, facts: Mapping[str, str]) -> Iterator[str]:
-    """A list of names with what is known of each, as HTML; nothing if nothing is."""
-    items = [f"<dt>{escape(name)}</dt><dd>{text}</dd>" for name, text in facts.items() if text]
+def _facts(facts: Mapping[str, str]) -> Iterator[str]:
+    """Yield a list of names with what is known of each; nothing if nothing is."""
+    items = [f"<dt>{_text(name)}</dt><dd>{_words(text)}</dd>" for name, text in facts.items() if text]
     if items:
-        yield f"<section><h2>{escape(title)}</h2><dl>{''.join(items)}</dl></section>"
+        yield f"<section><h2>Provenance</h2><dl>{''.join(items)}</dl></section>"
 
 
-def versions_text(versions: Mapping[str, str]) -> str:
-    """The versions in one line of HTML."""
-    return escape(", ".join(f"{name} {version}" for name, version in versions.items()))
+def _json(result: Result) -> Iterator[str]:
+    """Yield the numbers, folded away."""
+    text = json.dumps(_shorten(result.to_json()), indent=2, ensure_ascii=False)
+    lines = "\n".join(escape(visible(line, NO_LIMIT)) for line in text.split("\n"))
+    yield f"<details><summary>Numbers as JSON</summary>\n<pre>{lines}</pre></details>"
 
 
-def json_part(results: Mapping[str, Any]) -> Iterator[str]:
-    """All numbers, folded away."""
-    yield "<details><summary>All numbers as JSON</summary>"
-    yield f"<pre>{escape(json.dumps(plain(results), indent=2, ensure_ascii=False))}</pre></details>"
+def _shorten(data: Any) -> Any:
+    """Return the data with long lists replaced by their length."""
+    if isinstance(data, Mapping):
+        return {key: _shorten(item) for key, item in data.items()}
+    if isinstance(data, list):
+        long = len(data) > LONGEST_LIST
+        return f"{len(data):,} entries, in the JSON file" if long else [_shorten(item) for item in data]
+    return data

@@ -1,4 +1,4 @@
-"""The style sheet and the script of the report page."""
+"""The style sheet and the script of the page."""
 
 STYLE = """
 :root {
@@ -16,17 +16,24 @@ body {
 }
 main { max-width: 75rem; margin: 0 auto; padding: 3rem 1.25rem 4rem; }
 .kicker { margin: 0; color: var(--muted); font-size: .875rem; letter-spacing: .04em; }
+h1, h2, h3, li, dt, dd, figcaption { overflow-wrap: anywhere; }
 h1 { margin: .2rem 0 1.5rem; font-size: 1.9rem; line-height: 1.2; font-weight: 650; text-wrap: balance; }
 h2 { margin: 2.5rem 0 .75rem; font-size: 1.2rem; font-weight: 650; }
 h3 { margin: 1.75rem 0 .4rem; font-size: 1rem; font-weight: 650; }
 p, ul, dl, figcaption { max-width: 46rem; }
 .notes { border-left: 3px solid var(--accent); padding: .1rem 0 .1rem 1.1rem; }
 .notes h2 { margin: 0 0 .25rem; }
+.claims dl { display: block; }
+.claims dt { color: var(--ink); }
 .claims dd { margin: .1rem 0 .8rem; color: var(--muted); font-size: .9rem; }
 .notes ul { margin: 0; padding-left: 1.1rem; }
 .small { color: var(--muted); font-size: .875rem; }
-.wide { overflow-x: auto; }
-.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+/* positioned, so that hidden text inside it cannot widen the page */
+.wide { position: relative; overflow-x: auto; }
+.unseen {
+  position: absolute; width: 1px; height: 1px; margin: -1px; padding: 0; border: 0;
+  overflow: hidden; clip-path: inset(50%); white-space: nowrap;
+}
 table {
   border-collapse: separate; border-spacing: 0; width: 100%; font-size: .8125rem; line-height: 1.35;
   font-variant-numeric: tabular-nums;
@@ -38,14 +45,15 @@ tbody tr + tr > * { border-top: 1px solid var(--line); }
 tbody th { font-weight: 500; white-space: normal; min-width: 9.5rem; }
 tbody tr:hover > * { background: var(--soft); }
 thead th { vertical-align: bottom; padding: 0; }
-thead th, tfoot tr > *, tbody tr:last-child > * { border-bottom: 1.5px solid var(--ink); }
-tfoot th, tfoot td { color: var(--muted); font-style: italic; font-weight: 400; }
+thead th, tfoot tr:last-child > *, tbody tr:last-child > * { border-bottom: 1.5px solid var(--ink); }
+tfoot th { font-weight: 500; }
+tfoot .chance > * { color: var(--muted); font-style: italic; font-weight: 400; }
 thead button {
   all: unset; box-sizing: border-box; width: 100%; padding: .45rem .35rem;
   cursor: pointer; white-space: normal;
 }
 thead button:hover { color: var(--accent); }
-thead button:focus-visible, .wide:focus-visible, summary:focus-visible { outline: 2px solid var(--accent); }
+:focus-visible { outline: 2px solid var(--accent); }
 th[aria-sort="ascending"] button, th[aria-sort="descending"] button { color: var(--accent); }
 th[aria-sort="ascending"] { box-shadow: inset 0 2px 0 var(--accent); }
 th[aria-sort="descending"] { box-shadow: inset 0 -2px 0 var(--accent); }
@@ -53,14 +61,17 @@ strong { font-weight: 700; }
 .spread { color: var(--muted); font-size: .75rem; font-weight: 400; }
 .paper { display: block; color: var(--muted); font-size: .75rem; font-weight: 400; }
 figure { margin: 0 0 2.25rem; }
-figure img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+/* figures are drawn for a light page: on a dark one they lie on a light card */
+.card { color-scheme: light; overflow-x: auto; padding: .75rem; background: #fff; border-radius: 6px; }
+.card img { display: block; max-width: 100%; height: auto; margin: 0 auto; }
+.card img.broad { min-width: 40rem; }
 figcaption { margin-top: .6rem; color: var(--muted); font-size: .875rem; }
 dl {
   display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.25rem;
   margin: 0; font-size: .9375rem;
 }
 dt { color: var(--muted); }
-dd { margin: 0; overflow-wrap: anywhere; }
+dd { margin: 0; }
 code, pre { font: .875em/1.5 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; }
 code { background: var(--soft); padding: .1em .3em; border-radius: 3px; }
 details { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
@@ -79,22 +90,32 @@ pre { background: var(--soft); padding: 1rem; border-radius: 4px; overflow: auto
   table { font-size: 7.5pt; }
   th, td { padding: .2rem .3rem; }
   .spread, .paper { font-size: 7pt; }
-  .wide { overflow: visible; }
+  .wide, .card { overflow: visible; }
+  .card { padding: 0; }
+  .card img.broad { min-width: 0; }
   figure, tr { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   details { display: none; }
 }
 """
 
-# click on a column's title to sort by it; rows without a number stay last
+# Click a column's title to sort by it. Rows without a number stay last, and the foot stays where it is.
+# Labels sort by the number in them if they have one, else as text.
 SCRIPT = """
+const collator = new Intl.Collator("en", {numeric: true});
+const value = (row, i) => {
+  const cell = row.cells[i];
+  if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+  return i === 0 ? cell.firstChild.textContent : null;
+};
+const compare = (a, b) => typeof a === "string" ? collator.compare(a, b) : a - b;
+const sorted = (rows, i, sign) => [...rows].sort((r, s) => {
+  const a = value(r, i), b = value(s, i);
+  if (a === null || b === null) return (a === null) - (b === null);
+  return sign * compare(a, b);
+});
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
-  const value = (row, i) => {
-    const cell = row.cells[i];
-    if (i === 0) return cell.firstChild.textContent;
-    return cell.dataset.value === undefined ? null : Number(cell.dataset.value);
-  };
   heads.forEach((head, i) => {
     const button = document.createElement("button");
     button.append(...head.childNodes);
@@ -102,15 +123,9 @@ for (const table of document.querySelectorAll("table")) {
     button.addEventListener("click", () => {
       const first = i === 0 ? "ascending" : "descending";
       const other = i === 0 ? "descending" : "ascending";
-      const way = head.ariaSort === first ? other : first;
-      const sign = way === "ascending" ? 1 : -1;
-      heads.forEach(h => { h.ariaSort = h === head ? way : "none"; });
-      const rows = [...body.rows].sort((r, s) => {
-        const a = value(r, i), b = value(s, i);
-        if (a === null || b === null) return (a === null) - (b === null);
-        return sign * (a < b ? -1 : a > b ? 1 : 0);
-      });
-      body.append(...rows);
+      const way = head.getAttribute("aria-sort") === first ? other : first;
+      heads.forEach(h => h.setAttribute("aria-sort", h === head ? way : "none"));
+      body.append(...sorted(body.rows, i, way === "ascending" ? 1 : -1));
     });
   });
 }

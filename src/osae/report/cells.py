@@ -1,0 +1,210 @@
+"""Tables of results as text: the cells, which of them stand out, and what belongs at the foot."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from osae.measures import CHANCE, MISSING, Measure, legend
+from osae.results import Comparison, ExperimentResult, Interval, Result, Row, Table
+from osae.results.base import Number, as_interval
+
+ALTERNATIVES = ("Method", "SAE")  # heads of tables whose rows compete, so that the best may stand out
+BEST = "Bold: the best number in a column, and those that print the same."
+BOLD = (
+    "Bold: the best mean in a column, and every mean that cannot be told apart from it, because their "
+    "intervals overlap or the numbers print the same."
+)
+BY_CHANCE = "By chance: the level of unrelated dictionaries of the same shape."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measure of one row, as text: ours and, if there is one, the published number."""
+
+    mean: str = MISSING
+    spread: str = ""
+    interval: str = ""
+    paper: str = ""
+    paper_spread: str = ""
+    value: float | None = None
+    best: bool = False
+
+    @property
+    def ours(self) -> str:
+        """Return the mean, with its spread in parentheses if there is one."""
+        return f"{self.mean} ({self.spread})" if self.spread else self.mean
+
+    @property
+    def published(self) -> str:
+        """Return the published mean, with its spread in parentheses if there is one."""
+        return f"{self.paper} ({self.paper_spread})" if self.paper_spread else self.paper
+
+    def __str__(self) -> str:
+        return f"{self.ours} · paper {self.published}" if self.paper else self.ours
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table as text; `number` is what it is sorted by if its label is a number in words."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    paper_label: str = ""
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as text: `body` may be sorted, `foot` (means and the like) and `chance` stay below it."""
+
+    title: str
+    head: str
+    columns: tuple[Measure, ...]
+    body: tuple[Line, ...]
+    foot: tuple[Line, ...] = ()
+    chance: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Return the rows of the body, then those of the foot."""
+        return self.body + self.foot
+
+    def has(self, attribute: str) -> bool:
+        """Return whether any cell has a spread, an interval, a published number, or stands out."""
+        return any(getattr(cell, attribute) for line in self.lines for cell in line.cells)
+
+
+def lay_out_all(result: Result) -> list[Grid]:
+    """Return every table of the result as text."""
+    runs = _count_runs(result)
+    alone = runs is not None and runs < 3
+    return [lay_out(_drop_empty_spreads(table) if alone else table) for table in result.tables()]
+
+
+def lay_out(table: Table) -> Grid:
+    """Return the table as text."""
+    columns = tuple(table.measures())
+    best = [_best_texts(table, column) for column in columns]
+    body = [_line(row, columns, best) for row in table.rows if not row.summary]
+    foot = [_line(row, columns, best) for row in table.rows if row.summary]
+    numbers = _label_numbers([line.label for line in body])
+    return Grid(
+        title=table.title,
+        head=table.head,
+        columns=columns,
+        body=tuple(replace(line, number=number) for line, number in zip(body, numbers, strict=True)),
+        foot=tuple(foot),
+        chance=_chance_texts(table, columns),
+        note=table.note,
+    )
+
+
+def explain(grids: Sequence[Grid]) -> str:
+    """Return what the columns of the tables mean, a sentence for each measure."""
+    keys = list(dict.fromkeys(column.key for grid in grids for column in grid.columns))
+    levels = any(key.endswith(f"_{CHANCE}") for key in keys)
+    return f"{legend(keys)} {BY_CHANCE if levels else ''}".strip()
+
+
+# --- cells ------------------------------------------------------------------------------------------
+
+
+def _chance_texts(table: Table, columns: Sequence[Measure]) -> tuple[str, ...]:
+    """Return the chance level of each column, empty where it has none; nothing if no column has one."""
+    levels = [table.chance.get(column.key) for column in columns]
+    texts = [
+        "" if level is None else column.text(level) for column, level in zip(columns, levels, strict=True)
+    ]
+    return tuple(texts) if any(texts) else ()
+
+
+def _line(row: Row, columns: Sequence[Measure], best: Sequence[set[str]]) -> Line:
+    competes = _competes(row)
+    cells = [
+        _cell(row, column, texts if competes else set()) for column, texts in zip(columns, best, strict=True)
+    ]
+    return Line(row.label, tuple(cells), row.paper_label)
+
+
+def _cell(row: Row, column: Measure, best: set[str]) -> Cell:
+    ours, paper = _known(row.values.get(column.key)), _known(row.paper.get(column.key))
+    mean = column.text(ours.mean if ours else None)
+    return Cell(
+        mean=mean,
+        spread=column.spread(ours.std) if ours else "",
+        interval=_interval_text(column, ours),
+        paper=column.text(paper.mean) if paper else "",
+        paper_spread=column.spread(paper.std) if paper else "",
+        value=float(ours.mean) if ours else None,
+        best=mean in best,
+    )
+
+
+def _interval_text(column: Measure, found: Interval | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{column.text(found.low)} to {column.text(found.high)}"
+
+
+def _known(value: Number) -> Interval | None:
+    """Return the number as an interval; None if it is missing or not finite."""
+    found = as_interval(value)
+    return found if found is not None and math.isfinite(found.mean) else None
+
+
+def _competes(row: Row) -> bool:
+    return not (row.reference or row.summary)
+
+
+def _best_texts(table: Table, column: Measure) -> set[str]:
+    """Return the printed means that stand out: the best, and those not told apart from it; none if all are.
+
+    Means that print the same stand out together or not at all. Rows for reference take no part.
+    """
+    known = [_known(row.values.get(column.key)) for row in table.rows if _competes(row)]
+    found = [each for each in known if each is not None]
+    if not column.better or table.head not in ALTERNATIVES or len(found) < 2:
+        return set()
+    low, high = max(found, key=lambda each: column.ahead(each.mean, 0.0)).ends()
+    near = [each for each in found if each.ends()[0] <= high and low <= each.ends()[1]]
+    texts = {column.text(each.mean) for each in near}
+    return texts if any(column.text(each.mean) not in texts for each in found) else set()
+
+
+def _label_numbers(labels: Sequence[str]) -> list[float | None]:
+    """Return the number in each label if the labels differ in one number only: "first 16", "first 128"."""
+    found = [re.fullmatch(r"(\D*)(\d+)(\D*)", label) for label in labels]
+    if any(each is None for each in found) or len({(each[1], each[3]) for each in found if each}) != 1:
+        return [None] * len(labels)
+    return [float(each[2]) for each in found if each]
+
+
+# --- spreads that say nothing -----------------------------------------------------------------------
+
+
+def _count_runs(result: Result) -> int | None:
+    """Return how many training runs the spreads of a result come from; None if that is not known."""
+    match result:
+        case ExperimentResult():
+            return len(result.seeds)
+        case Comparison():
+            return len(result.saes)
+        case _:
+            return None
+
+
+def _drop_empty_spreads(table: Table) -> Table:
+    """Return the table without spreads of width zero: two runs make one pair, and one value has no spread."""
+    rows = [
+        replace(row, values={key: _alone(value) for key, value in row.values.items()}) for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def _alone(value: Number) -> Number:
+    found = as_interval(value)
+    if found is None or found.std or found.low != found.high:
+        return value
+    return Interval(found.mean)

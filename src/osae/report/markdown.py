@@ -1,0 +1,83 @@
+"""Results as Markdown: an experiment as a page, any table by itself."""
+
+from collections.abc import Iterator, Sequence
+
+from osae.report.cells import ALTERNATIVES, BOLD, Cell, Grid, lay_out, lay_out_all
+from osae.report.text import describe_seeds, describe_world, visible
+from osae.results import ExperimentResult, Table
+from osae.results.experiment import Claim
+
+LEGEND = (
+    "Each cell shows the mean (standard deviation) over seeds, "
+    "or over pairs of seeds where the column says so."
+)
+INTERVALS = (
+    "95 % intervals of the means are in results.csv and results.json. They come from a bootstrap over seeds, "
+    "not over pairs, because pairs share seeds."
+)
+
+
+def markdown(result: ExperimentResult) -> str:
+    """Return the experiment as a Markdown page: what was run, the tables, the claims, notes and figures."""
+    lines = [f"# {_one_line(result.title or result.experiment or 'Results')}", ""]
+    if result.world:
+        lines += [f"- World: {_one_line(describe_world(result.world))}"]
+    if result.seeds:
+        lines += [f"- Seeds: {describe_seeds(result.seeds)}"]
+    lines += [f"- {LEGEND}", f"- {INTERVALS}", f"- {BOLD}", ""]
+    for section, grid in zip(result.all_sections(), lay_out_all(result), strict=True):
+        if section.title:
+            lines += [f"## {_one_line(section.title)}", ""]
+        if section.world and section.world != result.world:
+            lines += [f"World: {_one_line(describe_world(section.world))}", ""]
+        lines += [*_table(grid), ""]
+    if result.claims:
+        lines += ["## Claims", "", *_claims(result.claims), ""]
+    if result.notes:
+        lines += ["## Notes", "", *(f"- {_one_line(note)}" for note in result.notes), ""]
+    for figure in result.figures:
+        caption = _one_line(figure.caption)
+        lines += [f"![{_in_cell(figure.caption)}]({figure.file})", "", f"*{caption}*", ""]
+    return "\n".join(lines)
+
+
+def markdown_table(table: Table) -> str:
+    """Return one table as Markdown."""
+    return "\n".join(_table(lay_out(table)))
+
+
+def _claims(claims: Sequence[Claim]) -> Iterator[str]:
+    """Yield the lines of a table of claims, each with what was found and the verdict."""
+    yield _row(["Claim", "Found", "Verdict"])
+    yield _row([":--"] * 3)
+    for claim in claims:
+        yield _row([claim.claim, claim.found, claim.verdict])
+
+
+def _table(grid: Grid) -> Iterator[str]:
+    mark = "`" if grid.head in ALTERNATIVES else ""  # the names of methods and SAEs are code
+    yield _row([grid.head, *(column.title for column in grid.columns)])
+    yield _row([":--", *("--:" for _ in grid.columns)])
+    for line in grid.body:
+        yield _row([f"{mark}{line.label}{mark}", *map(_cell, line.cells)])
+    for line in grid.foot:
+        yield _row([f"*{line.label}*", *map(_cell, line.cells)])
+    if grid.chance:
+        yield _row(["*chance level*", *(text and f"*{text}*" for text in grid.chance)])
+
+
+def _cell(cell: Cell) -> str:
+    ours = f"**{cell.ours}**" if cell.best else cell.ours
+    return f"{ours} · paper {cell.published}" if cell.paper else ours
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_in_cell, cells))} |"
+
+
+def _in_cell(text: str) -> str:
+    return _one_line(text).replace("|", "\\|")
+
+
+def _one_line(text: str) -> str:
+    return visible(" ".join(text.split()), limit=100_000)

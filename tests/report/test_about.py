@@ -1,0 +1,150 @@
+"""Every study has a page: its own title, figures and provenance around the tables that all results have."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from osae.measures import Measure, added
+from osae.report import page, show
+from osae.results import Comparison, Evaluation, Interval, Ordering, read
+from osae.results.subject import SourceInfo
+from tests.report.test_page import seen
+
+KEPT = Path(__file__).parents[1] / "fixtures" / "release-0.1.0"
+AWKWARD = r"$\frac$ <b>\alpha & _x"
+
+
+def kept(name):
+    return read(KEPT / f"{name}.json")
+
+
+@pytest.fixture
+def three():
+    result = kept("compare-three")
+    assert isinstance(result, Comparison)
+    return result
+
+
+@pytest.fixture
+def two():
+    result = kept("compare-two")
+    assert isinstance(result, Comparison)
+    return result
+
+
+@pytest.fixture
+def evaluation():
+    result = kept("evaluate")
+    assert isinstance(result, Evaluation)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "images"),
+    [
+        ("compare-two", "Comparison of 2 SAEs", 2),
+        ("compare-three", "Comparison of 3 SAEs", 2),
+        ("evaluate", "Evaluation of 6 SAEs", 2),
+        ("stitch", "Stitching of two SAEs", 0),
+    ],
+)
+def test_every_study_has_a_page_with_its_tables_figures_and_provenance(name, title, images):
+    result = kept(name)
+    parsed = seen(page(result))
+    text = "".join(parsed.text)
+    assert f"<h1>{title}</h1>" in page(result)
+    assert len(parsed.all("table")) == len(result.tables())
+    assert len(parsed.all("img")) == images
+    assert all(line in text for line in [*result.summary(), *result.remarks()])
+    assert result.provenance.command in text
+    assert all(sae.sha256[:16] in text for sae in getattr(result, "saes", ()))
+
+
+def test_an_ordering_has_a_page(evaluation):
+    sae = evaluation.saes[0]
+    source = SourceInfo(sae.path, sae.format, sae.sha256, 3, sae.width, sae.sparsifier, sae.notes)
+    result = Ordering(evaluation.provenance, evaluation.activations, source, "gain", (2, 0, 1), 3, -0.5)
+    text = "".join(seen(page(result)).text)
+    assert "Units ordered by gain" in text
+    assert "3 of 3 units moved" in text
+
+
+def test_one_pair_is_shown_without_a_spread_or_an_interval(two, capsys):
+    empty = Interval(0.5, 0.0, 0.5, 0.5)
+    prefixes = tuple(replace(prefix, measures={"stability": empty}) for prefix in two.means.prefixes)
+    two = replace(two, means=replace(two.means, prefixes=prefixes, measures={"stability": empty}))
+    html = page(two).split("<details>")[0]
+    show(two)
+    assert f"{two.pairs[0].stability:.3f}" in html
+    for text in (html, capsys.readouterr().out):
+        assert "(0.000)" not in text
+        assert "±0.000" not in text
+        assert "95 %" not in text
+
+
+def test_several_pairs_have_their_spread_and_their_interval(three):
+    html = page(three)
+    mean = three.means.measures["stability"]
+    assert f'title="95 % interval: {mean.low:.3f} to {mean.high:.3f}"' in html
+    assert f"({mean.std:.3f})" in html
+
+
+def test_the_mean_of_pairs_is_in_the_foot_where_sorting_leaves_it(three):
+    bodies = re.findall(r"<tbody>(.*?)</tbody>", page(three), re.DOTALL)
+    feet = re.findall(r"<tfoot>(.*?)</tfoot>", page(three), re.DOTALL)
+    assert not any("mean of 3 pairs" in body for body in bodies)
+    assert sum("mean of 3 pairs" in foot for foot in feet) == 1
+
+
+def test_prefixes_carry_the_number_they_sort_by(three):
+    lengths = [prefix.length for prefix in three.means.prefixes]
+    assert len(lengths) > 1
+    for length in lengths:
+        assert f'<th scope="row" data-value="{float(length)}">first {length}</th>' in page(three)
+
+
+def test_names_of_files_are_text_wherever_they_stand(three, evaluation):
+    for result in (three, evaluation):
+        saes = tuple(replace(sae, path=f"{AWKWARD} {place}") for place, sae in enumerate(result.saes))
+        parsed = seen(page(replace(result, saes=saes)))
+        assert not parsed.all("b")
+        assert f"{AWKWARD} 1" in "".join(parsed.text)
+        assert len(parsed.all("img")) == 2
+
+
+def test_many_pairs_are_drawn_as_their_mean(three, monkeypatch):
+    from osae.report import figures
+
+    drawn = {}
+    monkeypatch.setattr(figures, "lines_by_prefix", lambda curves, path, **_: drawn.update(curves))
+    monkeypatch.setattr(figures, "matching_scatter", lambda panels, path, **_: drawn.update(panels=panels))
+    page(replace(three, pairs=three.pairs * 3))
+    assert list(drawn["stability"]) == ["mean of pairs"]
+    means = [prefix.measures["stability"].mean for prefix in three.means.prefixes]
+    assert drawn["stability"]["mean of pairs"]["mean"] == means
+    assert len(drawn["panels"]) == 8
+    page(three)
+    assert list(drawn["stability"]) == [three.pair_name(pair) for pair in three.pairs]
+
+
+def test_pairs_without_their_matching_have_no_scatter(two):
+    pair = two.pairs[0]
+    bare = replace(two, pairs=(replace(pair, matching=replace(pair.matching, pairs=())),))
+    assert len(seen(page(bare)).all("img")) == 1
+
+
+def test_a_measure_in_the_table_of_measures_is_on_the_page_and_on_the_terminal(two, capsys):
+    entry = Measure("tilt", "Tilt", "tilt of the pair", "Angle between two SAEs.", better="low", of=("pair",))
+    pairs = tuple(replace(pair, measures={**pair.measures, "tilt": 0.1234}) for pair in two.pairs)
+    with added(entry):
+        result = replace(two, pairs=pairs)
+        text = "".join(seen(page(result)).text)
+        show(result)
+        assert 'title="tilt of the pair, lower is better"' in page(result)
+    shown = capsys.readouterr().out
+    for part in ("Tilt", "0.123"):
+        assert part in text
+        assert part in shown
+    assert "Tilt: angle between two SAEs." in text
