@@ -1,18 +1,92 @@
-"""The paper's tables and figures as data and code, with the published numbers beside ours."""
+"""The paper's tables and figures as data and code, with the published numbers beside ours.
 
-from osae.experiments.toy import Options, toy
-from osae.experiments.tuning import tuning
-from osae.experiments.variations import ablate, energy, pca, schedules, sizes, zipf
+`EXPERIMENTS` lists every experiment by name. To add one, write its options (a dataclass) and a module with a
+function `run`, and add an entry here. Nothing here needs torch until an experiment runs.
+"""
 
-EXPERIMENTS = {
-    "toy": toy,
-    "sizes": sizes,
-    "zipf": zipf,
-    "pca": pca,
-    "energy": energy,
-    "ablate": ablate,
-    "schedules": schedules,
-    "tuning": tuning,
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from osae.experiments.lm.options import LMOptions
+from osae.experiments.options import ExperimentOptions
+from osae.experiments.worlds.options import (
+    EnergyOptions,
+    PCAOptions,
+    SizesOptions,
+    ToyOptions,
+    TuningOptions,
+    VariantOptions,
+    ZipfOptions,
+)
+from osae.progress import Progress
+
+if TYPE_CHECKING:
+    from osae.results.experiment import ExperimentResult
+
+__all__ = ["EXPERIMENTS", "Experiment", "ExperimentOptions", "Progress"]
+
+Run = Callable[[Any, Progress], "ExperimentResult"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: what it is for, what may be chosen, and what it does."""
+
+    name: str
+    help: str
+    options: type[ExperimentOptions]
+    run: Run
+
+
+def _run_of(module: str) -> Run:
+    """Return the function `run` of a module of this package, imported when it is called."""
+
+    def run(options: ExperimentOptions, progress: Progress) -> "ExperimentResult":
+        return import_module(f"{__name__}.{module}").run(options, progress)
+
+    return run
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("toy", "table 1: every recipe on the Gaussian world", ToyOptions, _run_of("worlds.toy")),
+        Experiment("sizes", "table 1 at 10, 30 and 50 atoms", SizesOptions, _run_of("worlds.sizes")),
+        Experiment("zipf", "six measures against the Zipf exponent", ZipfOptions, _run_of("worlds.zipf")),
+        Experiment(
+            "pca",
+            "the nested loss finds principal directions in order",
+            PCAOptions,
+            _run_of("worlds.pca"),
+        ),
+        Experiment(
+            "energy",
+            "the order found is by explained energy, not by frequency",
+            EnergyOptions,
+            _run_of("worlds.energy"),
+        ),
+        Experiment(
+            "ablate", "our recipe with one choice changed at a time", VariantOptions, _run_of("worlds.ablate")
+        ),
+        Experiment(
+            "schedules",
+            "the paper's recipe without unit sweeping, and without warm-up of k",
+            VariantOptions,
+            _run_of("worlds.schedules"),
+        ),
+        Experiment(
+            "tuning",
+            "the trials behind the hyperparameters of the tables",
+            TuningOptions,
+            _run_of("worlds.tuning"),
+        ),
+        Experiment(
+            "lm",
+            "consistency across seeds and texts on a language model",
+            LMOptions,
+            _run_of("lm.experiment"),
+        ),
+    )
 }
-
-__all__ = ["EXPERIMENTS", "Options"]

@@ -1,0 +1,102 @@
+"""SAEs trained in parallel processes and kept on disk, so that an interrupted experiment can be resumed."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import joblib
+import torch
+
+from osae import __version__
+from osae.config import to_json
+from osae.data.source import SourceSpec, open_source
+from osae.model import SAE
+from osae.recipes import Recipe
+from osae.training.loop import train
+from osae.training.member import Member
+from osae.training.run import provenance
+
+
+@dataclass(frozen=True)
+class Job:
+    """One SAE to train."""
+
+    recipe: Recipe
+    seed: int
+    source: SourceSpec
+    snapshots: tuple[int, ...] = ()  # numbers of samples after which the SAE is kept as it then is
+    device: str = "cpu"
+
+    def folder(self, root: Path) -> Path:
+        """Return the folder of the trained SAE."""
+        return root / f"{self.recipe.name}-seed{self.seed}"
+
+    def snapshot(self, root: Path, samples: int) -> Path:
+        """Return the folder of the SAE as it was after so many samples."""
+        return self.folder(root) / "snapshots" / str(samples)
+
+
+@dataclass(frozen=True)
+class FinishedJob:
+    """A job, its trained SAE, and the seconds it took."""
+
+    job: Job
+    sae: SAE
+    seconds: float
+
+
+def train_all(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[FinishedJob]:
+    """Yield jobs as they finish, in any order; SAEs that `root` already holds are not trained again."""
+    missing = [job for job in jobs if not _is_there(job, root)]
+    for job in jobs:
+        if job not in missing:
+            yield _read(job, root)
+    pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
+    for job in pool(joblib.delayed(_train_and_keep)(job, root) for job in missing):
+        assert isinstance(job, Job)
+        yield _read(job, root)
+
+
+def _train_and_keep(job: Job, root: Path) -> Job:
+    """Train the SAE of a job and write it to its folder; return the job."""
+    torch.set_num_threads(1)  # one training run per core: threads inside a step would wait for each other
+    source = _open_source(job.source)
+    # without its sae.json, what another recipe left does not count while its snapshots are overwritten
+    (job.folder(root) / "sae.json").unlink(missing_ok=True)
+    started = time.perf_counter()
+    member = Member(job.recipe, job.seed, source.block(0), device=job.device)
+    due = {samples // job.recipe.batch: samples for samples in job.snapshots}
+
+    def keep(done: int, _: object = None) -> None:
+        if done in due:
+            member.finish().save(job.snapshot(root, due[done]))
+
+    keep(0)
+    train([member], source, after=[keep])
+    about = provenance(member, job.source) | {"seconds": time.perf_counter() - started}
+    member.finish().save(job.folder(root), provenance=about)
+    return job
+
+
+_open_source = lru_cache(maxsize=1)(open_source)
+
+
+def _is_there(job: Job, root: Path) -> bool:
+    """Return whether `root` holds the job's SAE and its snapshots, of the same recipe on the same source."""
+    folders = [job.folder(root), *(job.snapshot(root, samples) for samples in job.snapshots)]
+    if not all((folder / "sae.json").exists() for folder in folders):
+        return False
+    about = json.loads((folders[0] / "sae.json").read_text()).get("provenance", {})
+    asked = {"recipe": to_json(job.recipe), "seed": job.seed, "source": to_json(job.source)}
+    asked |= {"osae": __version__, "torch": torch.__version__}
+    return all(about.get(key) == json.loads(json.dumps(value)) for key, value in asked.items())
+
+
+def _read(job: Job, root: Path) -> FinishedJob:
+    """Return a finished job from its folder."""
+    folder = job.folder(root)
+    about = json.loads((folder / "sae.json").read_text())["provenance"]
+    return FinishedJob(job, SAE.load(folder), about["seconds"])

@@ -1,0 +1,141 @@
+"""The figures of the language-model part, each with its numbers as CSV beside it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from osae.files import atomic_write
+from osae.results.base import csv_text
+from osae.results.experiment import Figure
+from osae.results.lm import (
+    SHARES,
+    Curve,
+    Curves,
+    LMResult,
+    MethodCurves,
+    Place,
+    Progression,
+    StitchingTable,
+)
+
+BOTH = ("stability", "orderedness")
+FOLDER = Path("figures")
+
+
+def draw_figures(result: LMResult, out: Path) -> Iterator[Figure]:
+    """Draw every figure; yield its file and caption."""
+    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    yield from _draw_seeds(result, out)
+    yield from _draw_crossings(result, out)
+    yield from _draw_progressions(result.progressions, out)
+    yield from _draw_own_starts(result, out)
+    if result.stitching:
+        yield _draw_stitching(result.stitching, out)
+
+
+def _draw_seeds(result: LMResult, out: Path) -> Iterator[Figure]:
+    for place, curves in _group_by_place(result.curves).items():
+        caption = f"Two seeds on the same text ({place}): mean over pairs and 95 % interval over seeds."
+        yield _draw_by_prefix(curves, file_name("prefix", place), caption, result.chance_curves, out)
+
+
+def _draw_crossings(result: LMResult, out: Path) -> Iterator[Figure]:
+    for start in dict.fromkeys(found.start for found in result.crossings):
+        mine = result.crossings_from(start)
+        ways = (
+            ("other-seed", "Another text and another seed", {m: one.other_seed for m, one in mine.items()}),
+            ("same-seed", "Another text, the same seed", {m: one.same_seed for m, one in mine.items()}),
+        )
+        for way, words, curves in ways:
+            caption = f"{words}, start from {start}: mean and 95 % interval."
+            name = file_name("crossed", way, start)
+            yield _draw_by_prefix(curves, name, caption, result.chance_curves, out)
+
+
+def _draw_own_starts(result: LMResult, out: Path) -> Iterator[Figure]:
+    for place, curves in _group_by_place(result.own_starts).items():
+        caption = f"Each SAE against its own start ({place}): mean over seeds and 95 % interval."
+        yield _draw_by_prefix(curves, file_name("own-start", place), caption, result.chance_curves, out)
+
+
+def _group_by_place(found: Sequence[MethodCurves]) -> dict[Place, dict[str, Curves]]:
+    """Return the curves by place, then by method."""
+    places: dict[Place, dict[str, Curves]] = {}
+    for one in found:
+        places.setdefault(one.place, {})[one.method] = one.curves
+    return places
+
+
+def _draw_by_prefix(
+    by_method: Mapping[str, Curves], name: str, caption: str, chance: Curves, out: Path
+) -> Figure:
+    """Draw both measures against prefix length."""
+    from osae.report import figures
+
+    curves = {key: {method: _lists(found[key]) for method, found in by_method.items()} for key in BOTH}
+    levels = {key: _lists(curve) for key, curve in chance.items()}
+    file = FOLDER / f"{name}.png"
+    figures.lines_by_prefix(curves, out / file, title=caption.split(":")[0], chance=levels)
+    records = [
+        {"method": method, "measure": key, "prefix": length, "mean": at.mean, "low": at.low, "high": at.high}
+        for method, found in by_method.items()
+        for key, curve in found.items()
+        for length, at in zip(curve.prefix, map(curve.at, range(len(curve.prefix))), strict=True)
+    ]
+    _write_csv(records, out / file.with_suffix(".csv"))
+    return Figure(file.as_posix(), caption)
+
+
+def _lists(curve: Curve) -> dict[str, tuple[float, ...]]:
+    """Return the parts of a curve that are there, by name."""
+    return {name: part for name, part in asdict(curve).items() if part is not None}
+
+
+def _draw_progressions(found: Sequence[Progression], out: Path) -> Iterator[Figure]:
+    """Draw the agreement of two seeds in the course of training, a figure for each place and measure."""
+    from osae.report import figures
+
+    for place in dict.fromkeys(one.place for one in found):
+        mine = [one for one in found if one.place == place]
+        records = [record for one in mine for record in _records(one)]
+        for key in BOTH:
+            file = FOLDER / f"{file_name('tokens', key, place)}.png"
+            curves = {
+                one.method: ([m.tokens for m in one.moments], [m.values[key][-1] for m in one.moments])
+                for one in mine
+            }
+            title = f"{place}: whole dictionary, seeds 0 and 1"
+            figures.curve(curves, out / file, title=title, x_label="tokens seen", y_label=key)
+            _write_csv(records, out / file.with_suffix(".csv"))
+            caption = f"{key.capitalize()} of the first two seeds against tokens seen ({place})."
+            yield Figure(file.as_posix(), caption)
+
+
+def _records(found: Progression) -> Iterator[dict[str, Any]]:
+    """Yield a record for each moment and prefix length."""
+    for moment in found.moments:
+        for i, length in enumerate(found.prefix):
+            values = {key: moment.values[key][i] for key in BOTH}
+            yield {"method": found.method, "tokens": moment.tokens, "prefix": length, **values}
+
+
+def _draw_stitching(table: StitchingTable, out: Path) -> Figure:
+    from osae.report import figures
+
+    file = FOLDER / "stitching.png"
+    figures.bars_with_intervals(table.rows, SHARES, out / file, title="Stitching")
+    records = [{"method": row.method} | {key: row.mean(key) for key in SHARES} for row in table.rows]
+    _write_csv(records, out / file.with_suffix(".csv"))
+    caption = "Units of a larger SAE, one at a time in the smaller one (one seed): what they do to its error."
+    return Figure(file.as_posix(), caption)
+
+
+def file_name(*parts: object) -> str:
+    """Return a file name made of words, without spaces and commas."""
+    return "-".join(map(str, parts)).replace(", ", "-").replace(" ", "-")
+
+
+def _write_csv(records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    with atomic_write(path) as part:
+        part.write_text(csv_text(records), encoding="utf-8", newline="")

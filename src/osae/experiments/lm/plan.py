@@ -1,0 +1,149 @@
+"""The plan of the experiment: every choice made, by the options or by the setting."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from osae.config import alter
+from osae.data.shards import Shards
+from osae.data.source import OnDisk
+from osae.devices import choose_device
+from osae.experiments.jobs import Job
+from osae.experiments.lm.activations import TextShards
+from osae.experiments.lm.options import RATES, LMOptions
+from osae.experiments.lm.settings import BATCH, GROUPS
+from osae.experiments.methods import DATA, LM_METHODS, NOISE, OSAE, OSAE_FROM_NOISE
+from osae.experiments.options import QUICK_SEEDS
+from osae.metrics import default_prefixes
+from osae.recipes import Recipe, Task, recipe
+from osae.results.lm import Place
+
+MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # shares of training at which SAEs are kept
+FROM_NOISE = {OSAE: OSAE_FROM_NOISE}  # methods that have a recipe of their own there
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a run is where the options leave it open."""
+
+    units: int
+    k: int
+    tokens: int
+    seeds: int
+    rows: int
+    stitch: int
+
+
+QUICK_BATCH = 512
+QUICK = Sizes(units=256, k=16, tokens=131_072, seeds=QUICK_SEEDS, rows=49_152, stitch=2)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the experiment."""
+
+    out: Path
+    units: int
+    k: int
+    tokens: int
+    texts: Mapping[str, TextShards] = field(default_factory=dict)
+    seeds: int = 3
+    methods: tuple[str, ...] = LM_METHODS
+    starts: tuple[str, ...] = (DATA,)
+    first_text_only: tuple[str, ...] = ()  # starts that are tried on the first text only
+    batch: int = BATCH
+    groups: int = GROUPS
+    rates: tuple[float, ...] = RATES
+    tuning_tokens: int = 500_000
+    stitch: int = 2  # the larger SAE has so many times the units; 0 for no stitching
+    workers: int = 2
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        shards = [path for text in self.texts.values() for path in (text.train, text.held_out)]
+        widths = sorted({Shards(path).width for path in shards})
+        if len(widths) > 1:
+            listed = ", ".join(map(str, widths))
+            raise ValueError(f"activations of widths {listed}: take all from one model.")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The prefix lengths at which agreement is measured."""
+        return default_prefixes(self.units)
+
+    @property
+    def first_text(self) -> str:
+        """The name of the first text."""
+        return next(iter(self.texts))
+
+    def places(self) -> list[Place]:
+        """Return where SAEs are trained, start by start."""
+        return [
+            Place(text, start)
+            for start in self.starts
+            for text in list(self.texts)[: 1 if start in self.first_text_only else None]
+        ]
+
+    def task(self, *, units: int | None = None, tokens: int | None = None) -> Task:
+        """Return what the recipes are asked to fit."""
+        width = Shards(self.texts[self.first_text].train).width
+        size, samples = units or self.units, tokens or self.tokens
+        return Task(width, size, self.k, samples, batch=self.batch, groups=self.groups)
+
+    def recipe(self, method: str, start: str, rate: float, task: Task) -> Recipe:
+        """Return the recipe of a method from a kind of start, at a learning rate."""
+        name = FROM_NOISE.get(method, method) if start == NOISE else method
+        return replace(alter(recipe(name, task, start=start), {"lr.peak": rate}), name=method)
+
+    def source(self, text: str) -> OnDisk:
+        """Return the activations of a text to train on."""
+        path = self.texts[text].train
+        return OnDisk(str(path), Shards(path).provenance()["sha256"])
+
+    def jobs(self, place: Place, rates: Mapping[str, float]) -> Iterator[Job]:
+        """Yield the SAEs to train at a place."""
+        moments = [int(share * self.tokens) // self.batch * self.batch for share in MOMENTS]
+        snapshots = tuple(dict.fromkeys(moments))  # a short training run has fewer
+        task, source = self.task(), self.source(place.text)
+        for seed, method in itertools.product(range(self.seeds), self.methods):
+            made = self.recipe(method, place.start, rates[method], task)
+            yield Job(made, seed, source, snapshots, self.device)
+
+
+def default_sizes(options: LMOptions) -> Sizes:
+    """Return the sizes of a quick run, or of the setting."""
+    known = options.known()
+    if options.quick:
+        return QUICK
+    return Sizes(known.units, known.k, known.tokens, known.seeds, known.tokens, known.stitch)
+
+
+def make_plan(options: LMOptions) -> Plan:
+    """Return the plan that the options describe, still without texts.
+
+    Everything else is checked first, because activations may take hours.
+    """
+    known, sizes, device = options.known(), default_sizes(options), choose_device(options.device)
+    return Plan(
+        options.out,
+        units=options.units or sizes.units,
+        k=options.k or sizes.k,
+        tokens=options.tokens or sizes.tokens,
+        seeds=options.seeds or sizes.seeds,
+        methods=options.methods,
+        starts=options.starts or known.starts,
+        first_text_only=options.first_text_only,
+        batch=QUICK_BATCH if options.quick else known.batch,
+        groups=known.groups,
+        rates=options.rates or (RATES[:1] if options.quick else RATES),
+        stitch=sizes.stitch if options.stitch is None else options.stitch,
+        workers=options.workers if device == "cpu" else options.jobs or 1,
+        device=device,
+    )
+
+
+def count_text_rows(options: LMOptions) -> int:
+    """Return how many activations to take of each text: no more than training sees."""
+    sizes = default_sizes(options)
+    return min(options.rows or sizes.rows, options.tokens or sizes.tokens)

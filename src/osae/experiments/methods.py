@@ -1,0 +1,45 @@
+"""Names of methods that experiments and claims refer to, each in one place. Nothing here needs torch."""
+
+VANILLA = "vanilla"
+TOPK = "topk"
+BATCHTOPK = "batchtopk"
+MATRYOSHKA_FIXED = "matryoshka-fixed"
+MATRYOSHKA_RANDOM = "matryoshka-random"
+NESTED_DROPOUT = "nested-dropout"
+OSAE_PAPER = "osae-paper"
+OSAE = "osae"
+OSAE_FROM_NOISE = "osae-from-noise"
+MATRYOSHKA = (MATRYOSHKA_FIXED, MATRYOSHKA_RANDOM)
+
+# the recipes of `osae.recipes`, which needs torch; a test compares the two
+WORLD_METHODS = (
+    VANILLA,
+    TOPK,
+    BATCHTOPK,
+    MATRYOSHKA_FIXED,
+    MATRYOSHKA_RANDOM,
+    NESTED_DROPOUT,
+    OSAE_PAPER,
+    OSAE,
+)
+ACTIVATION_METHODS = (*WORLD_METHODS, OSAE_FROM_NOISE)
+LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models
+
+# how SAEs start: from the data's principal directions, or from random atoms
+DATA, NOISE = "data", "noise"
+STARTS = (DATA, NOISE)
+
+# rows of tables that are no recipes
+UNTRAINED = "untrained"
+TOPK_OUR_SETTINGS = "topk-our-settings"  # TopK in the Zipfian world, trained as our recipe is
+TOPK_SORTED = "topk-sorted"  # on worlds by energy, on language models by gain
+TOPK_SORTED_BY_GAIN = "topk-sorted-by-gain"
+
+# on worlds: methods whose units are also sorted after training, by energy and by gain
+SORTED_BY_ENERGY = {TOPK: TOPK_SORTED, TOPK_OUR_SETTINGS: "topk-our-settings-sorted"}
+SORTED_BY_GAIN = {TOPK: TOPK_SORTED_BY_GAIN, TOPK_OUR_SETTINGS: "topk-our-settings-sorted-by-gain"}
+SORTED_AFTERWARDS = frozenset((*SORTED_BY_ENERGY.values(), *SORTED_BY_GAIN.values()))
+
+# variants with names of their own
+NO_SWEEPING, NO_WARMUP = "no unit sweeping", "no warm-up of k"  # of the paper's recipe
+ORDERED, PLAIN = "ordered", "plain"  # linear autoencoders with the nested loss and without it

@@ -1,0 +1,1 @@
+"""Experiments on worlds: synthetic data whose true dictionary is known."""

@@ -1,0 +1,103 @@
+"""The figures of the experiments on worlds."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osae import metrics
+from osae.data.worlds import SparseWorld
+from osae.experiments.worlds.training import Group
+from osae.model import SAE
+from osae.results.experiment import Figure, MethodRow, Section
+
+RASTER_INPUTS = 50
+STREAM_ROWS = 5000
+SWEPT = ("stability_truth", "stability_pairs", "orderedness_truth", "orderedness_pairs", "mse", "fifr")
+VARIED = ("stability_truth", "orderedness_truth", "stability_pairs", "mse")
+
+
+def make_folder(out: Path, folder: Path = Path()) -> Path:
+    """Make the folder for figures; return it as seen from the experiment's own folder."""
+    (out / folder / "figures").mkdir(parents=True, exist_ok=True)
+    return folder / "figures"
+
+
+@torch.no_grad()
+def draw_groups(
+    groups: Sequence[Group], world: SparseWorld, out: Path, *, folder: Path = Path(), about: str = ""
+) -> Iterator[Figure]:
+    """Draw where each true atom is found, and two seeds of every method beside the truth.
+
+    `folder` is that of the figures below `out`; `about` starts every caption.
+    """
+    from osae.report import figures
+
+    here = make_folder(out, folder)
+    truth = world.dictionary()
+    panels = [_matching_panel(group.method, next(iter(group.saes.values())), truth) for group in groups]
+    figures.matching_scatter(panels, out / here / "matching.png")
+    yield Figure(
+        (here / "matching.png").as_posix(),
+        f"{about}One dot for each pair of a true atom and the learned unit matched with it, first seed of "
+        "each method; the colour is their cosine.",
+    )
+    for group in groups:
+        if len(group.saes) > 1:
+            file = here / f"panel-{group.method}.png"
+            figures.seed_pair_panel(_seed_pair(group, world), out / file)
+            yield Figure(
+                file.as_posix(),
+                f"{about}{group.method}, first two seeds. Top: {RASTER_INPUTS} inputs, true code and both "
+                "learned codes. Middle: Pearson correlation of all pairs of units. Bottom: cosine of all "
+                "pairs of atoms.",
+            )
+
+
+def _matching_panel(name: str, sae: SAE, truth: torch.Tensor) -> dict[str, Any]:
+    found = metrics.consistency(truth, sae.decoder)
+    return {
+        "title": name,
+        "left": found.matching.left.numpy(),
+        "right": found.matching.right.numpy(),
+        "similarity": found.matching.similarity.numpy(),
+        "units": max(len(truth), sae.config.units),
+        "stability": found.stability,
+        "orderedness": found.orderedness,
+    }
+
+
+def _seed_pair(group: Group, world: SparseWorld) -> dict[str, Any]:
+    """Return rasters, all-pairs Pearson correlations and all-pairs cosines of two seeds and the truth."""
+    samples = world.draw("test", STREAM_ROWS)
+    truth, (first, second) = world.dictionary(), list(group.saes.values())[:2]
+    codes = [samples.code.dense(world.units)]
+    codes += [sae.encode(samples.x).dense(sae.config.units) for sae in (first, second)]
+    atoms = [truth, first.decoder, second.decoder]
+    pairs = [(1, 0), (2, 0), (1, 2)]
+    return {
+        "title": group.method,
+        "rasters": [code[:RASTER_INPUTS].T.numpy() for code in codes],
+        "pearson": [metrics.activation_similarity(codes[a], codes[b]).numpy() for a, b in pairs],
+        "cosine": [metrics.cosine(atoms[a], atoms[b]).numpy() for a, b in pairs],
+    }
+
+
+def draw_sweep(sections: Sequence[Section], out: Path) -> Figure:
+    """Draw the measures against the exponents of the sections."""
+    from osae.report import figures
+
+    file = make_folder(out) / "sweep.png"
+    figures.sweep(sections, SWEPT, out / file)
+    caption = "Each measure against the world's Zipf exponent; bands are 95 % intervals over seeds."
+    return Figure(file.as_posix(), caption)
+
+
+def draw_variants(rows: Sequence[MethodRow], out: Path) -> Figure:
+    """Draw the measures of each variant with their intervals."""
+    from osae.report import figures
+
+    file = make_folder(out) / "ablations.png"
+    figures.bars_with_intervals(rows, VARIED, out / file)
+    return Figure(file.as_posix(), "The mean of each variant with its 95 % interval over seeds.")

@@ -1,0 +1,95 @@
+"""What is measured of the SAEs of a method: against the truth, against each other, and on held-out data."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from osae import metrics
+from osae.data.worlds import Samples, SparseWorld
+from osae.experiments.published import TABLE_1
+from osae.experiments.worlds.training import Group
+from osae.model import SAE, Output
+from osae.results.base import Interval
+from osae.results.experiment import MethodRow
+
+EVALUATION_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The true dictionary of a world, and held-out samples with their true codes."""
+
+    dictionary: Tensor
+    test: Samples
+
+
+def measure_rows(groups: Sequence[Group], world: SparseWorld) -> tuple[MethodRow, ...]:
+    """Return one row per method, with the published row beside it on the world of the paper."""
+    truth = Truth(world.dictionary(), world.draw("test", EVALUATION_ROWS))
+    as_published = replace(world, seed=0) == SparseWorld()
+    return tuple(
+        MethodRow(
+            group.method,
+            paper=TABLE_1.get(group.method) if as_published else None,
+            measures={"seconds": group.seconds, **measure_saes(group.saes, truth)},
+        )
+        for group in groups
+    )
+
+
+@torch.no_grad()
+def measure_saes(saes: Mapping[int, SAE], truth: Truth) -> dict[str, Interval]:
+    """Return the measures of one method's SAEs (by seed), each with its 95 % interval over seeds."""
+    outputs = {seed: sae(truth.test.x) for seed, sae in saes.items()}
+    single = [_against_truth(sae, outputs[seed], truth) for seed, sae in saes.items()]
+    result = {name: metrics.mean_interval([values[name] for values in single]) for name in single[0]}
+    if len(saes) == 1:
+        return result
+    codes = {seed: outputs[seed].code.dense(sae.config.units) for seed, sae in saes.items()}
+    pairs = {
+        (i, j): _against_each_other(saes[a].decoder, saes[b].decoder, codes[a], codes[b])
+        for (i, a), (j, b) in itertools.combinations(enumerate(saes), 2)
+    }
+    names = next(iter(pairs.values()))
+    return result | {
+        f"{name}_pairs": metrics.pair_interval({pair: values[name] for pair, values in pairs.items()})
+        for name in names
+    }
+
+
+def _against_truth(sae: SAE, output: Output, truth: Truth) -> dict[str, float]:
+    """Return one SAE's measures on the held-out samples and against the true dictionary."""
+    x, true_code = truth.test
+    reconstruction, code = output
+    units = sae.config.units
+    agreement = _against_each_other(
+        sae.decoder, truth.dictionary, code.dense(units), true_code.dense(len(truth.dictionary))
+    )
+    return {f"{name}_truth": value for name, value in agreement.items()} | {
+        "mse": metrics.mse(x, reconstruction),
+        "explained_variance": metrics.explained_variance(x, reconstruction),
+        "l0": metrics.l0(code.values),
+        "dead": metrics.dead_share(code.values, code.units, units),
+        "fifr": metrics.fifr(truth.dictionary, true_code, sae.decoder, code),
+    }
+
+
+def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) -> dict[str, float]:
+    """Return the agreement of two dictionaries, in their atoms and in their activations (dense codes)."""
+    atoms = metrics.consistency(a, b)
+    stream = metrics.consistency_from(metrics.match(metrics.activation_similarity(code_a, code_b)))
+    return {
+        "stability": atoms.stability,
+        "orderedness": atoms.orderedness,
+        "stream_stability": stream.stability,
+        "stream_orderedness": stream.orderedness,
+    }
+
+
+def chance_levels(width: int, units: int, *, absolute: bool = False) -> dict[str, float]:
+    """Return the stability and orderedness of two random dictionaries of this shape."""
+    level = metrics.chance_level(units, units, width, absolute=absolute)
+    return {"stability": level.stability, "orderedness": level.orderedness}

@@ -1,0 +1,148 @@
+"""What the experiments on worlds let their users choose. Nothing here needs torch."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from osae.experiments.methods import WORLD_METHODS
+from osae.experiments.options import (
+    QUICK_SEEDS,
+    ExperimentOptions,
+    SeedOptions,
+    check_distinct,
+    seeds_option,
+)
+from osae.options import Options, option
+
+if TYPE_CHECKING:
+    from osae.data.worlds import SparseWorld
+
+WORLD_FIELDS: dict[str, tuple[str, float | None]] = {  # help text, least value
+    "width": ("dimensions of the world's data, d", 1),
+    "units": ("number of true atoms, K", 1),
+    "active": ("number of atoms active in a sample, m", 1),
+    "zipf": ("exponent alpha: atom j occurs in proportion to j^-alpha", 0),
+    "samples": ("number of training samples, N", 1),
+    "seed": ("seed of the dictionary and of the samples", None),
+}
+EXPONENTS, QUICK_EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
+
+
+def world_option(field: str, shown: float) -> Any:
+    """Declare an option for a field of the world; `shown` is what the experiment's world has by default."""
+    help, least = WORLD_FIELDS[field]
+    return option(help, default=None, least=least, group="world", shown=f"{shown:.12g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldChoices(Options):
+    """Options that change fields of a world; each experiment declares those that it has a use for."""
+
+    def world_changes(self) -> dict[str, Any]:
+        """Return the fields of the world that were given, by name."""
+        given = {field: getattr(self, f"world_{field}", None) for field in WORLD_FIELDS}
+        return {field: value for field, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldOptions(WorldChoices):
+    """The Gaussian world of table 1, and what of it may be changed."""
+
+    world_width: int | None = world_option("width", 80)
+    world_units: int | None = world_option("units", 100)
+    world_active: int | None = world_option("active", 5)
+    world_zipf: float | None = world_option("zipf", 1.2)
+    world_samples: int | None = world_option("samples", 100_000)
+    world_seed: int | None = world_option("seed", 0)
+
+    def world(self) -> "SparseWorld":
+        """Return the world that the options describe."""
+        from osae.data.worlds import SparseWorld
+
+        return SparseWorld(**self.world_changes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions(Options):
+    """Which recipes an experiment trains."""
+
+    methods: tuple[str, ...] = option(
+        "recipes to train", default=WORLD_METHODS, choices=WORLD_METHODS, shown="all"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct("--methods", self.methods)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyOptions(MethodOptions, WorldOptions, SeedOptions):
+    """The options of table 1."""
+
+    SEEDS: ClassVar[int] = 10
+
+    seeds: int | None = seeds_option(f"10, with --quick {QUICK_SEEDS}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesOptions(MethodOptions, WorldChoices, SeedOptions):
+    """The options of table 1 at smaller dictionaries, which set the atoms themselves."""
+
+    world_width: int | None = world_option("width", 80)
+    world_zipf: float | None = world_option("zipf", 1.2)
+    world_samples: int | None = world_option("samples", 100_000)
+    world_seed: int | None = world_option("seed", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZipfOptions(WorldChoices, SeedOptions):
+    """The options of the sweep of Zipf exponents, which trains methods of its own."""
+
+    exponents: tuple[float, ...] | None = option(
+        "Zipf exponents of the worlds",
+        default=None,
+        least=0,
+        shown=",".join(f"{x:g}" for x in EXPONENTS) + "; with --quick 0,1",
+    )
+    world_width: int | None = world_option("width", 16)
+    world_units: int | None = world_option("units", 32)
+    world_active: int | None = world_option("active", 3)
+    world_samples: int | None = world_option("samples", 50_000)
+    world_seed: int | None = world_option("seed", 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct("--exponents", self.exponents or ())
+
+    @property
+    def exponent_list(self) -> tuple[float, ...]:
+        """The exponents of the sweep."""
+        return self.exponents or (QUICK_EXPONENTS if self.quick else EXPONENTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PCAOptions(WorldChoices, SeedOptions):
+    """The options of the PCA world, whose atoms are principal directions."""
+
+    world_width: int | None = world_option("width", 20)
+    world_units: int | None = world_option("units", 8)
+    world_samples: int | None = world_option("samples", 20_000)
+    world_seed: int | None = world_option("seed", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyOptions(WorldChoices, SeedOptions):
+    """The options of the world in which frequency and energy disagree."""
+
+    world_width: int | None = world_option("width", 40)
+    world_samples: int | None = world_option("samples", 50_000)
+    world_seed: int | None = world_option("seed", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantOptions(WorldOptions, SeedOptions):
+    """The options of experiments that train variants of one recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions(MethodOptions, WorldOptions, ExperimentOptions):
+    """The options of the trials, all of one seed."""

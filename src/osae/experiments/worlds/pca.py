@@ -1,0 +1,68 @@
+"""The nested loss on a linear code: each unit against the principal direction of its place."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from osae import metrics
+from osae.config import to_json
+from osae.data.worlds import PCAWorld
+from osae.experiments.claims import add_claims
+from osae.experiments.methods import ORDERED, PLAIN
+from osae.experiments.worlds.measuring import EVALUATION_ROWS, chance_levels
+from osae.experiments.worlds.options import PCAOptions
+from osae.experiments.worlds.training import Group, train_saes
+from osae.model import SAE, SAEConfig
+from osae.prefix import Full, Uniform
+from osae.progress import Progress
+from osae.recipes import Recipe
+from osae.results.experiment import ExperimentResult, MethodRow
+from osae.schedule import LearningRate
+from osae.sparsify import Linear
+
+EPOCHS = 30
+
+
+def run(options: PCAOptions, progress: Progress) -> ExperimentResult:
+    """Return a row with the nested loss and one without it."""
+    world = replace(PCAWorld(), **options.world_changes())
+    recipes = [pca_recipe(world, ORDERED, Uniform()), pca_recipe(world, PLAIN, Full())]
+    groups = train_saes(world, recipes, options, progress)
+    result = ExperimentResult(
+        experiment="pca",
+        title="The PCA world: |cosine| of each unit with the principal direction of its place",
+        world=to_json(world),
+        seeds=options.seed_list,
+        chance=chance_levels(world.width, world.units, absolute=True),
+        columns=("least_cosine", "cosine_in_place", "mse", "least_possible_mse"),
+        rows=tuple(_measure_row(group, world) for group in groups),
+        notes=(
+            f"`{PLAIN}` can only find the span of the leading directions; `{ORDERED}` finds each, in order.",
+        ),
+    )
+    return add_claims(result, conclusive=options.conclusive)
+
+
+def pca_recipe(world: PCAWorld, name: str, prefix: Uniform | Full) -> Recipe:
+    """Return a linear autoencoder trained with a prefix distribution."""
+    sae = SAEConfig(world.width, world.units, Linear(), encoder_bias=False, decoder_bias=False)
+    rate = LearningRate(2e-2, decay=0.8)
+    return Recipe(name, sae, samples=EPOCHS * world.samples, batch=500, lr=rate, prefix=prefix)
+
+
+@torch.no_grad()
+def _measure_row(group: Group, world: PCAWorld) -> MethodRow:
+    """Return how far the units are from the principal directions of their places."""
+    directions, x = world.dictionary(), world.draw("test", EVALUATION_ROWS).x
+    saes: Iterable[SAE] = group.saes.values()
+    in_place = [(sae.decoder * directions).sum(-1).abs() for sae in saes]
+    best = metrics.mse(x, x @ directions.T @ directions)
+    numbers = {
+        "least_cosine": [float(cosines.min()) for cosines in in_place],
+        "cosine_in_place": [float(cosines.mean()) for cosines in in_place],
+        "mse": [metrics.mse(x, sae(x).reconstruction) for sae in saes],
+        "least_possible_mse": [best] * len(group.saes),
+    }
+    measures = {key: metrics.mean_interval(values) for key, values in numbers.items()}
+    return MethodRow(group.method, measures=measures)

@@ -1,0 +1,30 @@
+"""The paper's recipe without each of its two schedules."""
+
+from dataclasses import replace
+from typing import Any
+
+from osae.config import alter
+from osae.experiments.methods import NO_SWEEPING, NO_WARMUP, OSAE_PAPER
+from osae.experiments.worlds.options import VariantOptions
+from osae.experiments.worlds.trials import tuned_recipe
+from osae.experiments.worlds.variants import compare_variants
+from osae.progress import Progress
+from osae.recipes import Recipe, Task
+from osae.results.experiment import ExperimentResult
+
+
+def run(options: VariantOptions, progress: Progress) -> ExperimentResult:
+    """Return one row with both schedules and one without each."""
+    title = "The paper's recipe without its schedules"
+    return compare_variants("schedules", title, unscheduled, options, progress)
+
+
+def unscheduled(task: Task) -> list[Recipe]:
+    """Return the recipe `osae-paper` as it is, without unit sweeping, and without warm-up of k."""
+    changes: dict[str, dict[str, Any]] = {
+        OSAE_PAPER: {},
+        NO_SWEEPING: {"sweep": None},
+        NO_WARMUP: {"k_warmup": None},
+    }
+    base = tuned_recipe(OSAE_PAPER, task)
+    return [replace(alter(base, change), name=name) for name, change in changes.items()]

@@ -1,0 +1,72 @@
+"""SAEs of every method and seed on one world."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from osae import passes
+from osae.data.worlds import SparseWorld, World
+from osae.experiments.jobs import Job, train_all
+from osae.experiments.methods import SORTED_BY_ENERGY, SORTED_BY_GAIN
+from osae.experiments.options import SeedOptions
+from osae.model import SAE
+from osae.progress import Progress
+from osae.recipes import Recipe, Task
+
+SAMPLES_PER_UNIT, QUICK_SAMPLES_PER_UNIT = 25_000, 4_000  # seen in training; in table 1, 25 epochs
+LEAST_UNITS = 50  # training on smaller worlds takes as many samples as on one of this size
+
+
+@dataclass(frozen=True)
+class Group:
+    """The SAEs of one method by seed, and the mean seconds of a training run (None if it had none)."""
+
+    method: str
+    saes: dict[int, SAE]
+    seconds: float | None = None
+
+
+def world_task(world: SparseWorld, *, quick: bool) -> Task:
+    """Return the task of the tables' recipes on a world: the more atoms, the more samples to see."""
+    per_unit = QUICK_SAMPLES_PER_UNIT if quick else SAMPLES_PER_UNIT
+    return Task(world.width, world.units, world.active, per_unit * max(world.units, LEAST_UNITS))
+
+
+def train_saes(
+    world: World,
+    recipes: Sequence[Recipe],
+    options: SeedOptions,
+    progress: Progress,
+    *,
+    folder: Path = Path(),
+) -> list[Group]:
+    """Return the SAEs of every recipe; they are kept in `folder` of the experiment's own folder."""
+    jobs = [Job(recipe, seed, world) for recipe in recipes for seed in options.seed_list]
+    root = options.out / folder / "saes"
+    groups = {recipe.name: Group(recipe.name, {}, 0.0) for recipe in recipes}
+    progress(0, len(jobs), "training")
+    for count, done in enumerate(train_all(jobs, root, workers=options.workers), start=1):
+        name, seed = done.job.recipe.name, done.job.seed
+        group = groups[name]
+        seconds = (group.seconds or 0.0) + done.seconds / len(options.seed_list)
+        groups[name] = Group(name, {**group.saes, seed: done.sae}, seconds)
+        progress(count, len(jobs), f"trained {name}, seed {seed}")
+    return [replace(group, saes=dict(sorted(group.saes.items()))) for group in groups.values()]
+
+
+def add_sorted(groups: Sequence[Group], world: SparseWorld) -> list[Group]:
+    """Return the groups, each TopK followed by itself with its units sorted, by energy and by gain."""
+    result: list[Group] = []
+    for group in groups:
+        result.append(group)
+        if group.method in SORTED_BY_ENERGY:
+            result.append(_sort_units(group, world, "energy", SORTED_BY_ENERGY[group.method]))
+            result.append(_sort_units(group, world, "gain", SORTED_BY_GAIN[group.method]))
+    return result
+
+
+def _sort_units(group: Group, world: SparseWorld, by: passes.By, name: str) -> Group:
+    """Return the SAEs with their units sorted on the training samples."""
+    batches = world.draw("train").x.split(passes.ROWS)
+    orders = {seed: passes.order_units(sae, batches, by=by) for seed, sae in group.saes.items()}
+    return Group(name, {seed: sae.reorder(orders[seed]) for seed, sae in group.saes.items()})

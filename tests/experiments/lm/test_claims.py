@@ -1,0 +1,155 @@
+"""Verdicts on language models follow from the curves, whichever way they come out."""
+
+from dataclasses import replace
+
+import pytest
+
+from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNTESTED
+from osae.experiments.lm.claims import is_clearly_above, judge_lm
+from osae.results.base import Interval
+from osae.results.experiment import MethodRow, Section
+from osae.results.lm import (
+    Crossing,
+    Curve,
+    LMResult,
+    MethodCurves,
+    Moment,
+    Place,
+    Progression,
+    StitchingTable,
+)
+
+LENGTHS = (16, 64, 128)
+UNITS, GROUPS = 128, 3  # the first group has 16 units
+PAPER, OURS = slice(0, 12), slice(12, 15)
+NOISE = Place("a text, with a comma", "noise")
+
+
+def curve(*values):
+    values = values * (3 if len(values) == 1 else 1)
+    return Curve(LENGTHS, values, tuple(v - 0.01 for v in values), tuple(v + 0.01 for v in values))
+
+
+def agreement(order, stable):
+    """Curves of orderedness and stability; both kinds of stability alike."""
+    return {
+        "orderedness": curve(*order),
+        "stability": curve(*stable),
+        "stability_of_full": curve(*stable),
+    }
+
+
+def method_curves(better):
+    ordered, (early, late) = (0.7, (0.8, 0.3)) if better else (-0.1, (0.3, 0.8))
+    return {
+        "topk-sorted": agreement([0.5], [0.5]),
+        "matryoshka-fixed": agreement([0.0 if better else 0.6, 0.4, 0.4], [0.4]),
+        "matryoshka-random": agreement([0.3], [0.6, 0.5, 0.4]),
+        "osae-paper": agreement([ordered], [early, 0.5, late]),
+        "osae": agreement([0.9 if better else -0.5], [0.9 if better else 0.1]),
+    }
+
+
+def table(place, better):
+    explained = {"topk": 0.8, "osae": 0.795 if better else 0.7, "osae-paper": 0.77 if better else 0.79}
+    explained |= {"matryoshka-fixed": 0.78, "matryoshka-random": 0.78}
+    rows = [MethodRow(name, measures={"explained_variance": Interval(v)}) for name, v in explained.items()]
+    return Section(place.title, tuple(rows))
+
+
+def crossings(start, better):
+    ordered, late = (0.7, 0.3) if better else (-0.1, 0.8)
+    other = agreement([ordered - 0.15 if better else ordered], [late - 0.15])
+    same = agreement([0.99 if better else ordered], [0.8 if better else late - 0.15])
+    return (
+        Crossing(start, "osae-paper", other, same),
+        Crossing(start, "matryoshka-random", agreement([0.2], [0.3]), agreement([0.4], [0.4])),
+    )
+
+
+def progression(place, better):
+    values = (0.1, 0.3, 0.5) if better else (0.5, 0.3, 0.1)
+    moments = [Moment(n, {"orderedness": (0.0, v), "stability": (0.0, v)}) for n, v in enumerate(values)]
+    return Progression(place, "osae-paper", (1, 2), tuple(moments))
+
+
+def stitching(better):
+    novel = {"batchtopk": 0.7, "matryoshka-random": 0.5, "osae-paper": 0.3 if better else 0.9}
+    shares = {m: {"novel": n, "reconstruction": 1 - n, "unchanged": 0.0} for m, n in novel.items()}
+    return StitchingTable(128, 256, tuple(MethodRow(m, measures=found) for m, found in shares.items()))
+
+
+def results(better=True, place=NOISE):
+    """What the paper describes, and `osae` ahead; or the reverse of each."""
+    return LMResult(
+        experiment="lm",
+        title="",
+        world={"units": UNITS},
+        seeds=(0, 1, 2),
+        groups=GROUPS,
+        curves=tuple(MethodCurves(place, name, found) for name, found in method_curves(better).items()),
+        sections=(table(place, better),),
+        crossings=crossings(place.start, better),
+        own_starts=(MethodCurves(place, "osae-paper", agreement([0.99 if better else 0.3], [0.8])),),
+        progressions=(progression(place, better),),
+        stitching=stitching(better),
+    )
+
+
+def verdicts(found):
+    return [claim.verdict for claim in judge_lm(found)]
+
+
+def test_claims_hold_where_all_is_as_the_paper_says_and_fail_where_it_is_the_reverse():
+    assert verdicts(results()) == [HOLDS] * 15
+    assert verdicts(results(better=False)) == [FAILS] * 15
+
+
+def test_the_papers_claims_are_judged_from_noise_and_ours_from_every_start():
+    noise, data = results(), results(better=False, place=replace(NOISE, start="data"))
+    names = ("curves", "sections", "crossings", "own_starts", "progressions")
+    both = replace(noise, **{name: getattr(data, name) + getattr(noise, name) for name in names})
+    found = verdicts(both)
+    assert found[PAPER] == [HOLDS] * 12
+    assert found[OURS] == [PARTLY] * 3
+    words = judge_lm(both)[0].found
+    assert words.index("Start from noise") < words.index("Start from data")
+
+
+def test_without_a_start_from_noise_the_other_is_judged():
+    data = replace(results(place=Place("a text", "data")), crossings=())
+    assert verdicts(data)[:4] == [HOLDS] * 4
+
+
+def without(result, **methods):
+    """The result without the curves of all methods but some, or of some methods."""
+    kept = [one for one in result.curves if one.method in methods.get("only", (one.method,))]
+    return replace(result, curves=tuple(one for one in kept if one.method != methods.get("but")))
+
+
+def test_nothing_is_said_of_what_is_not_there():
+    empty = LMResult(experiment="lm", title="", world={"units": UNITS}, seeds=(0, 1, 2), groups=GROUPS)
+    assert set(verdicts(empty)) == {UNTESTED}
+    assert verdicts(without(results(), only=("osae",)))[12:14] == [UNTESTED] * 2
+    few = without(results(), but="topk-sorted")
+    assert verdicts(few)[12:14] == [UNTESTED] * 2  # ahead, but not of all that the claim names
+
+
+def test_names_of_texts_may_hold_commas():
+    (grows,) = [claim for claim in judge_lm(results()) if "tend to grow" in claim.claim]
+    assert "(a text, with a comma)" in grows.found
+
+
+@pytest.mark.parametrize(
+    ("order", "stable", "verdict"), [(0.99, 0.8, HOLDS), (0.99, 0.5, PARTLY), (0.5, 0.5, FAILS)]
+)
+def test_same_seed_needs_order_near_one_and_stability_near_the_papers(order, stable, verdict):
+    one = Crossing("noise", "osae-paper", agreement([0.1], [0.1]), agreement([order], [stable]))
+    (claim,) = [c for c in judge_lm(replace(results(), crossings=(one,))) if "With the same seed" in c.claim]
+    assert claim.verdict == verdict
+
+
+def test_single_pairs_are_never_clearly_apart():
+    point = Curve(LENGTHS, (0.9,) * 3)
+    assert not is_clearly_above(point, curve(0.1), 0)
+    assert is_clearly_above(curve(0.9), curve(0.1), 0)

@@ -1,0 +1,193 @@
+"""The language-model experiment on activations of a small world, end to end."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from osae import SAE, results
+from osae.data.shards import write_shards
+from osae.data.worlds import SparseWorld
+from osae.experiments import EXPERIMENTS
+from osae.experiments.claims import UNTESTED, judge_result
+from osae.experiments.lm.activations import TextShards
+from osae.experiments.lm.experiment import run_plan
+from osae.experiments.lm.options import LMOptions
+from osae.experiments.lm.plan import Plan
+from osae.experiments.methods import LM_METHODS
+from osae.metrics import chance_level
+from osae.recipes import FromData, FromNoise, Task, recipe
+from osae.report import write_experiment
+from osae.results.lm import Place
+
+
+def silent(done, total, text):
+    """Progress that nobody sees."""
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Two texts whose atoms are the same and come in other proportions."""
+    root, found = tmp_path_factory.mktemp("acts"), {}
+    for name, zipf in (("one", 1.0), ("other", 0.6)):
+        world = SparseWorld(16, 24, 3, zipf=zipf, samples=4000)
+        for part, split in (("", "train"), ("-held-out", "test")):
+            write_shards(root / f"{name}{part}", [world.draw(split, 2000 if part else 4000).x])
+        found[name] = TextShards(root / name, root / f"{name}-held-out")
+    return found
+
+
+@pytest.fixture(scope="module")
+def done(texts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("lm")
+    plan = Plan(
+        out, texts=texts, units=24, k=3, tokens=6_000, seeds=2, starts=("noise", "data"), batch=100,
+        first_text_only=("data",), rates=(1e-2, 3e-3), tuning_tokens=1000, workers=1,
+    )  # fmt: skip
+    return run_plan(plan, silent), plan
+
+
+def test_every_method_start_and_text_has_a_row_and_a_curve(done):
+    result, plan = done
+    places = [Place("one", "noise"), Place("other", "noise"), Place("one", "data")]
+    assert result.places() == places
+    assert [section.title for section in result.sections] == [place.title for place in places]
+    for place in places:
+        rows = result.section_of(place).by_method()
+        assert set(rows) == set(result.curves_at(place)) == {*LM_METHODS, "topk-sorted", "untrained"}
+        for name, row in rows.items():
+            assert name == "untrained" or 0.3 < row.mean("explained_variance") <= 1
+            assert row.reference == (name == "untrained")
+            curve = result.curves_at(place)[name]["stability"]
+            assert curve.prefix == plan.lengths
+            assert row.mean("stability_24") == curve.mean[-1]
+
+
+def test_sorting_changes_the_order_and_nothing_else(done):
+    result, _ = done
+    for section in result.sections:
+        plain, ordered = (section.by_method()[name] for name in ("topk", "topk-sorted"))
+        assert plain.mean("stability_24") == pytest.approx(ordered.mean("stability_24"))
+        assert plain.mean("mse") == pytest.approx(ordered.mean("mse"), rel=1e-4)
+        assert plain.mean("orderedness_24") != ordered.mean("orderedness_24")
+
+
+def test_every_length_has_its_own_chance_level(done):
+    result, plan = done
+    levels = [chance_level(length, length, 16).stability for length in plan.lengths]
+    assert result.chance_curves["stability"].mean == tuple(levels)
+    for section in result.sections:
+        assert [section.chance[f"stability_{length}"] for length in plan.lengths] == levels
+
+
+def test_every_method_has_the_same_trials_and_takes_the_best(done):
+    result, plan = done
+    for name in LM_METHODS:
+        mine = [trial for trial in result.trials if trial.method == name]
+        assert [trial.rate for trial in mine] == sorted(plan.rates)
+        assert result.rates[name] == max(mine, key=lambda trial: trial.explained_variance).rate
+
+
+def test_the_same_seed_from_noise_starts_alike_on_both_texts(done):
+    """At the start both have the very same atoms, and the last moment is the final agreement."""
+    result, plan = done
+    one, other = (
+        SAE.load(plan.out / "saes" / "noise" / text / "topk-seed0" / "snapshots" / "0")
+        for text in ("one", "other")
+    )
+    assert one.decoder.equal(other.decoder)
+    place = Place("one", "noise")
+    (progression,) = [p for p in result.progressions if p.place == place and p.method == "topk"]
+    first, *_, last = progression.moments
+    assert (first.tokens, last.tokens) == (0, plan.tokens)
+    assert last.values["stability"][-1] == pytest.approx(
+        result.curves_at(place)["topk"]["stability"].mean[-1]
+    )
+    crossings = result.crossings_from("noise")
+    same, apart = (crossings["topk"].same_seed["stability"], crossings["topk"].other_seed["stability"])
+    assert same.mean[-1] >= apart.mean[-1] - 0.1
+    assert crossings["untrained"].same_seed["stability"].mean[-1] == pytest.approx(1)
+    (own,) = [o for o in result.own_starts if o.place == Place("one", "data") and o.method == "topk"]
+    assert 0 < own.curves["stability"].mean[-1] < 1
+
+
+def test_stitched_shares_sum_to_one(done):
+    result, plan = done
+    rows = result.stitching.rows
+    assert [row.method for row in rows] == ["batchtopk", "matryoshka-random", "osae-paper", "osae"]
+    for row in rows:
+        assert sum(row.mean(key) for key in ("novel", "reconstruction", "unchanged")) == pytest.approx(1)
+    assert result.all_sections()[-1].rows == rows
+    with open(plan.out / "figures" / "stitching.csv") as file:
+        assert [float(line["novel"]) for line in csv.DictReader(file)] == [row.mean("novel") for row in rows]
+
+
+def test_every_figure_has_its_numbers_beside_it(done):
+    result, plan = done
+    assert len(result.figures) == 3 + 2 + 6 + 3 + 1
+    for figure in result.figures:
+        picture = plan.out / figure.file
+        assert picture.stat().st_size > 5000
+        with open(picture.with_suffix(".csv")) as file:
+            lines = len(list(csv.DictReader(file)))
+            assert lines == 4 if picture.stem == "stitching" else lines > 10
+
+
+def test_results_are_written_and_read_back(done):
+    result, plan = done
+    page = write_experiment(result, plan.out)
+    assert page.stat().st_size > 10_000
+    assert results.read(plan.out / "results.json") == result
+
+
+@pytest.mark.parametrize("name", LM_METHODS)
+def test_the_start_changes_the_start_alone(name):
+    task = Task(16, 64, 4, 10_000)
+    usual, noise = recipe(name, task), recipe(name, task, start="noise")
+    assert usual == recipe(name, task, start="data")
+    assert (usual.start, noise.start) == (FromData(), FromNoise())
+    assert replace(usual, start=FromNoise()) == noise
+
+
+def test_from_noise_our_method_holds_nothing(done):
+    _, plan = done
+    made = plan.recipe("osae", "noise", 1e-2, plan.task())
+    assert (made.name, made.start, made.sweep) == ("osae", FromNoise(), None)
+    assert plan.recipe("osae", "data", 1e-2, plan.task()).sweep is not None
+
+
+def test_one_text_and_one_method_are_enough(texts, tmp_path):
+    plan = Plan(
+        tmp_path, texts={"one": texts["one"]}, units=12, k=2, tokens=2000, seeds=2, methods=("batchtopk",),
+        batch=500, groups=3, rates=(1e-2,), stitch=0, workers=1,
+    )  # fmt: skip
+    result = run_plan(plan, silent)
+    assert not result.crossings
+    assert result.stitching is None
+    assert not result.claims
+    assert "2 seeds are one pair" in result.notes[0]
+    assert {claim.verdict for claim in judge_result(result)} == {UNTESTED}
+    (progression,) = result.progressions
+    assert [moment.tokens for moment in progression.moments] == [0, 500, 1000, 2000]
+
+
+def test_activations_of_different_widths_are_refused(texts, tmp_path):
+    write_shards(tmp_path / "wide", [SparseWorld(20, 24, 3, samples=100).draw().x])
+    wide = TextShards(tmp_path / "wide", tmp_path / "wide")
+    with pytest.raises(ValueError, match="activations of widths 16, 20: take all from one model"):
+        Plan(tmp_path, texts={"one": texts["one"], "wide": wide}, units=12, k=2, tokens=2000)
+
+
+def test_experiment_resumes_from_what_is_there(texts, tmp_path):
+    options = LMOptions(
+        out=tmp_path, units=16, k=2, tokens=4096, seeds=2, methods=("topk", "osae"), rates=(1e-2,), stitch=0,
+        jobs=1, device="cpu", data=tuple(f"{name}={text.train}" for name, text in texts.items()),
+    )  # fmt: skip
+
+    def times():
+        return sorted(path.stat().st_mtime_ns for path in (tmp_path / "saes").rglob("sae.json"))
+
+    first = EXPERIMENTS["lm"].run(options, silent)
+    trained = times()
+    assert EXPERIMENTS["lm"].run(options, silent) == first
+    assert times() == trained

@@ -1,0 +1,46 @@
+"""SAEs kept by experiments are of the recipe that was asked for."""
+
+import pytest
+
+from osae import SAE
+from osae.config import alter
+from osae.data.worlds import SparseWorld
+from osae.experiments.jobs import Job, train_all
+from osae.recipes import Task, recipe
+
+WORLD = SparseWorld(16, 24, 3, samples=2000)
+
+
+def job(rate, **choices):
+    made = alter(recipe("topk", Task(16, 24, 3, 1000, batch=100)), {"lr.peak": rate})
+    return Job(made, 0, WORLD, (0, 500), **choices)
+
+
+def test_what_is_there_is_not_trained_again(tmp_path, monkeypatch):
+    (first,) = train_all([job(1e-2)], tmp_path, workers=1)
+    monkeypatch.setattr("osae.experiments.jobs.train", lambda *args, **options: pytest.fail("trained again"))
+    (again,) = train_all([job(1e-2)], tmp_path, workers=1)
+    assert again.sae.decoder.equal(first.sae.decoder)
+    assert again.seconds == first.seconds
+
+
+def test_what_another_training_run_started_to_overwrite_is_trained_again(tmp_path, monkeypatch):
+    """Snapshots of one recipe are never taken for those of another that was asked for before and after."""
+    before, between = job(1e-2), job(3e-3)
+    (first,) = train_all([before], tmp_path, workers=1)
+    kept = SAE.load(before.snapshot(tmp_path, 500)).decoder
+
+    def killed(self, folder, *, provenance=None):
+        if provenance is not None:
+            raise InterruptedError
+        return save(self, folder)
+
+    save = SAE.save
+    with monkeypatch.context() as patch:
+        patch.setattr(SAE, "save", killed)
+        with pytest.raises(InterruptedError):
+            list(train_all([between], tmp_path, workers=1))
+    assert not SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
+    (again,) = train_all([before], tmp_path, workers=1)
+    assert again.sae.decoder.equal(first.sae.decoder)
+    assert SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)

@@ -1,0 +1,147 @@
+"""Verdicts follow from the numbers, whichever way they come out."""
+
+import pytest
+
+from osae.config import to_json
+from osae.data.worlds import SparseWorld
+from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNTESTED
+from osae.experiments.methods import SORTED_BY_GAIN, TOPK_OUR_SETTINGS
+from osae.experiments.worlds.claims import CLAIMS, FIFR, is_ahead, judge_correlated, judge_world
+from osae.measures import Measure, added
+from osae.results.base import Interval
+from osae.results.experiment import ExperimentResult, MethodRow, Section
+
+METHODS = ("vanilla", "topk", "topk-sorted-by-gain", "matryoshka-fixed", "matryoshka-random", "osae-paper")
+KEYS = ("stability_pairs", "stability_truth", "orderedness_pairs", "orderedness_truth", "mse", "fifr")
+
+
+def row(method, quality, **other):
+    """A row whose measures are all as good as `quality`, from 0 to 1."""
+    values = dict.fromkeys(KEYS, quality) | {"mse": 1 - quality, "fifr": 1 - quality} | other
+    return MethodRow(
+        method, measures={key: Interval(v, None, v - 0.01, v + 0.01) for key, v in values.items()}
+    )
+
+
+def judged(experiment, rows=(), sections=(), world=None):
+    result = ExperimentResult(
+        experiment=experiment,
+        title="",
+        world=world or {},
+        seeds=(0, 1, 2),
+        rows=tuple(rows),
+        sections=tuple(sections),
+    )
+    return judge_world(result)
+
+
+def verdicts(*asked, **named):
+    return [claim.verdict for claim in judged(*asked, **named)]
+
+
+def table(better, *names):
+    """All methods as good as each other, but these."""
+    found = [row(name, 0.5) for name in (*METHODS, "osae")]
+    return [row(r.method, better) if r.method in names else r for r in found]
+
+
+def test_claims_of_table_1_hold_where_the_ordered_sae_leads():
+    won = judged("toy", table(0.9, "osae-paper"))
+    assert [claim.verdict for claim in won][:4] == [HOLDS] * 4
+    assert "6 of 6 comparisons, in 6 with intervals that do not overlap" in won[0].found
+    assert verdicts("toy", table(0.1, "osae-paper"))[:4] == [FAILS] * 4
+    narrow = judged("toy", table(0.515, "osae-paper"))
+    assert "6 of 6 comparisons, in 0 with intervals" in narrow[0].found
+    assert [claim.verdict for claim in narrow][:4] == [HOLDS] * 4
+    within = table(0.505, "osae-paper")  # better, but within the interval
+    assert verdicts("toy", within)[:4] == [FAILS] * 4
+    assert verdicts("toy", table(0.9, "osae-paper", "matryoshka-fixed"))[:3] == [PARTLY] * 3
+
+
+@pytest.mark.parametrize(("better", "ahead"), [("high", True), ("low", False)])
+def test_which_end_is_better_is_read_from_the_table_of_measures(better, ahead):
+    with added(Measure("glow", "Glow", "glow", better=better)):
+        assert is_ahead("glow", Interval(0.9, None, 0.8, 1.0), Interval(0.1)) == ahead
+        assert is_ahead("glow", Interval(0.1, None, 0.0, 0.2), Interval(0.9)) != ahead
+
+
+def test_what_was_not_trained_cannot_be_tested():
+    found = judged("toy", [r for r in table(0.9, "osae-paper") if r.method != "matryoshka-random"])
+    assert [claim.verdict for claim in found][:3] == [UNTESTED] * 3
+    assert "matryoshka-random" in found[0].found
+
+
+def test_experiments_without_claims_have_none():
+    assert judged("ablate", table(0.9, "osae")) == ()
+
+
+def test_the_error_that_goes_with_stability_is_told():
+    levels = (0.2, 0.4, 0.6, 0.8)
+    turned = [row(f"m{q}", q, mse=q) for q in levels]
+    straight = [row(f"m{q}", q, fifr=q) for q in levels]
+    assert judge_correlated(FIFR, [turned]).verdict == HOLDS
+    assert judge_correlated(FIFR, [straight]).verdict == FAILS
+    apart = [[row(f"m{q}", q, fifr=q, mse=1 - q) for q in levels]]  # FIFR ranks the wrong way within a world
+    apart.append([row(f"m{q}", 10 + q, fifr=q - 10, mse=11 - q) for q in levels])  # and right between them
+    assert judge_correlated(FIFR, apart).verdict != HOLDS
+    sorted_too = [*turned, row("topk-sorted", 0.9, fifr=1.0)]
+    assert judge_correlated(FIFR, [sorted_too]) == judge_correlated(FIFR, [turned])
+    assert judge_correlated(FIFR, [turned[:2]]).verdict == UNTESTED
+
+
+def sections(stability, order, error, exponents=(0.0, 0.5, 1.0)):
+    """The Zipfian sweep, with the O-SAE as given and all others at stability 0.9, no order and error 0.1."""
+    names = [name for name in (*METHODS, SORTED_BY_GAIN[TOPK_OUR_SETTINGS]) if name != "osae-paper"]
+    others = [row(name, 0.9 + i / 1000, orderedness_truth=0.0, mse=0.1) for i, name in enumerate(names)]
+    given = {"stability_truth": stability, "orderedness_truth": order, "mse": error}
+    rows = (*others, *(row(name, 0.5, **given) for name in ("osae-paper", "osae")))
+    return [Section(f"exponent {x}", rows, x=x) for x in exponents]
+
+
+def test_claims_of_the_zipfian_world():
+    as_paper = verdicts("zipf", sections=sections(0.9, 0.5, 0.2))
+    assert as_paper[:5] == [HOLDS] * 5
+    assert as_paper[6:] == [HOLDS] * 3
+    against = verdicts("zipf", sections=sections(0.6, -0.5, 0.05))
+    assert against[0] == PARTLY  # TopK and Matryoshka are near 0.9, the O-SAE is not
+    assert against[1:3] == [FAILS] * 2
+    assert against[3] == HOLDS
+    assert against[4] == FAILS
+    assert against[6:] == [FAILS] * 3
+
+
+def test_claims_about_some_exponents_need_one_of_them():
+    found = verdicts("zipf", sections=sections(0.9, 0.5, 0.2, exponents=(0.0,)))
+    about_skewed = [claim for claim in CLAIMS["zipf"] if getattr(claim, "above", -1) == 0.0]
+    assert [v for v, c in zip(found, CLAIMS["zipf"], strict=True) if c in about_skewed] == [UNTESTED] * 5
+
+
+def test_other_sizes_schedules_and_theory():
+    rows = [row("osae-paper", 0.8) if r.method == "osae-paper" else r for r in table(0.9, "osae")]
+    won = [Section(f"{n} atoms", tuple(rows)) for n in (10, 30)]
+    assert verdicts("sizes", sections=won) == [HOLDS] * 3
+    lost = Section("50 atoms", tuple(table(0.1, "osae", "osae-paper")))
+    assert verdicts("sizes", sections=[*won, lost]) == [PARTLY] * 3
+    rows = [row("osae-paper", 0.8), row("no unit sweeping", 0.9), row("no warm-up of k", 0.1)]
+    assert verdicts("schedules", rows) == [FAILS, HOLDS]
+
+
+@pytest.mark.parametrize(("frequency", "energy", "verdict"), [(-0.9, 0.9, FAILS), (0.9, -0.9, HOLDS)])
+def test_the_order_is_by_frequency_or_by_energy(frequency, energy, verdict):
+    numbers = {"orderedness_frequency": frequency, "orderedness_energy": energy}
+    rows = [row(name, 0.5, **numbers) for name in ("osae-paper", "osae")]
+    world = SparseWorld(8, 4, 1, zipf=2.0, samples=100, strengths=(1.0, 4.0, 16.0, 64.0))
+    (claim,) = judged("energy", rows, world=to_json(world))
+    assert claim.verdict == verdict
+    assert "rank correlation -1.00" in claim.found
+
+
+@pytest.mark.parametrize(
+    ("ordered", "plain", "verdict"), [(0.9999, 0.1, HOLDS), (0.9, 0.1, FAILS), (1.0, 1.0, FAILS)]
+)
+def test_principal_directions(ordered, plain, verdict):
+    rows = [
+        MethodRow(name, measures={"least_cosine": Interval(value, None, value, value)})
+        for name, value in (("ordered", ordered), ("plain", plain))
+    ]
+    assert verdicts("pca", rows) == [verdict]
