@@ -1,51 +1,167 @@
 """Options as data: a command's options are the documented fields of a frozen dataclass.
 
 Type, default, limits and help text of an option stand in its field and nowhere else. Every value is checked
-when the dataclass is made, whether it comes from the command line, from a file or from Python.
+when the dataclass is made, whether it comes from the command line, from a file or from Python. The parser,
+the help text, the configuration file and shell completion are derived from the fields: see `osae.cli`.
+
+    @dataclass(frozen=True, kw_only=True)
+    class TrainOptions(Options):
+        out: Path = option("new folder for the run", metavar="RUN")
+        epochs: float = option("passes over the samples", default=30.0, above=0)
 """
 
 import dataclasses
 import math
+import re
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-MISSING = dataclasses.MISSING
+REQUIRED: Any = ...  # the default of an option that must be given
+LARGEST = 2**63 - 1
+WHOLE = "a whole number, such as 2000 or 2e3"
+NONE = ("auto", "none", "null")
+TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
+DEVICES = r"auto|cpu|mps|meta|(cuda|xpu|hpu)(:\d+)?"
+
+Entries = Literal["commas", "words", "repeated"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field declares: help text, limits of the value, and how it is written on the command line."""
+
+    help: str
+    positional: bool = False
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    pattern: str = ""
+    wanted: str = ""
+    group: str = ""
+    shown: str | None = None
+    entries: Entries = "commas"
+    name: str = ""
+    hint: Any = None
+    default: Any = REQUIRED
+
+    @property
+    def flag(self) -> str:
+        """The option as it is written on the command line."""
+        return f"--{self.key}"
+
+    @property
+    def key(self) -> str:
+        """The option as it is written in a file."""
+        return self.name.replace("_", "-")
+
+    @property
+    def label(self) -> str:
+        """What to call the option in a message."""
+        return (self.metavar.partition("[")[0] or self.name.upper()) if self.positional else self.flag
+
+    @property
+    def required(self) -> bool:
+        """Whether a value must be given."""
+        return self.default is REQUIRED
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the option is given without a value."""
+        return self.hint is bool
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether the option takes several values."""
+        return typing.get_origin(self.kind) is tuple
+
+    @property
+    def kind(self) -> Any:
+        """The type of a value that is not None."""
+        if typing.get_origin(self.hint) in (typing.Union, types.UnionType):
+            return next(one for one in typing.get_args(self.hint) if one is not type(None))
+        return self.hint
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The values, or entries of a tuple, that may be given; empty if they are not a few names."""
+        kind = typing.get_args(self.kind)[0] if self.is_tuple else self.kind
+        return self.choices or (typing.get_args(kind) if typing.get_origin(kind) is Literal else ())
+
+    @property
+    def admits_none(self) -> bool:
+        """Whether the value may be None."""
+        return type(None) in typing.get_args(self.hint)
+
+    @property
+    def default_text(self) -> str:
+        """The default as the help text shows it; empty if there is nothing to say."""
+        if self.shown is not None or self.required:
+            return self.shown or ""
+        if self.is_switch or self.default is None or self.default in ((), ""):
+            return ""
+        return ",".join(map(_text, self.default)) if self.is_tuple else _text(self.default)
 
 
 def option(
     help: str,
     *,
-    default: Any = MISSING,
+    default: Any = REQUIRED,
     positional: bool = False,
     metavar: str = "",
     choices: tuple[str, ...] = (),
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    pattern: str = "",
+    wanted: str = "",
     group: str = "",
     shown: str | None = None,
+    entries: Entries = "commas",
 ) -> Any:
     """Declare an option: its help text, and the limits of its value.
 
-    `least` and `most` are inclusive, `above` is not; of a tuple they limit every entry. `shown` describes the
-    default in the help text where the default itself would not.
+    `least` and `most` are inclusive, `above` is not; a text must match all of `pattern`, and `wanted` says in
+    words what does. Of a tuple they limit every entry. `shown` describes the default in the help text where
+    the default itself would not.
+
+    `entries` says how those of a tuple are written: with commas (`--seeds 0,1`), as several words
+    (`--text a.txt b.txt`), or by repeating the option (`--set a=1 --set b=2`).
     """
-    metadata = {
-        "help": help,
-        "positional": positional,
-        "metavar": metavar,
-        "choices": choices,
-        "least": least,
-        "above": above,
-        "most": most,
-        "group": group,
-        "shown": shown,
-    }
-    settings: dict[str, Any] = {} if default is MISSING else {"default": default}
-    return dataclasses.field(metadata=metadata, **settings)
+    declared = Option(
+        help,
+        positional=positional,
+        metavar=metavar,
+        choices=choices,
+        least=least,
+        above=above,
+        most=most,
+        pattern=pattern,
+        wanted=wanted,
+        group=group,
+        shown=shown,
+        entries=entries,
+    )
+    if default is REQUIRED:
+        return dataclasses.field(metadata={"option": declared})
+    return dataclasses.field(metadata={"option": declared}, default=default)
+
+
+def device_option(use: str) -> Any:
+    """Declare an option for the device on which to do something."""
+    return option(
+        f"where to {use}: auto, cpu, cuda, cuda:1, mps",
+        default="auto",
+        metavar="DEVICE",
+        pattern=DEVICES,
+        wanted="auto, cpu, mps, cuda or cuda:N",
+    )
 
 
 @dataclass(frozen=True)
@@ -53,66 +169,140 @@ class Options:
     """The options of a command; each value is checked against what its field declares."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            check_value(field, getattr(self, field.name))
+        for declared in list_options(type(self)):
+            check_value(declared, getattr(self, declared.name))
 
 
-def check_value(field: dataclasses.Field, value: Any) -> None:
-    """Raise `ValueError` if the value is outside of what the field declares."""
-    if value is None or "help" not in field.metadata:
+@cache
+def list_options(options: type[Options]) -> tuple[Option, ...]:
+    """Return the options that a dataclass declares, in their order."""
+    hints = typing.get_type_hints(options)
+    found = []
+    for field in dataclasses.fields(options):
+        if declared := field.metadata.get("option"):
+            default = REQUIRED if field.default is dataclasses.MISSING else field.default
+            found.append(
+                dataclasses.replace(declared, name=field.name, hint=hints[field.name], default=default)
+            )
+    return tuple(found)
+
+
+def find_given(options: Options, names: Iterable[str]) -> list[Option]:
+    """Return those of the named options whose value is not the default."""
+    named = set(names)
+    return [
+        declared
+        for declared in list_options(type(options))
+        if declared.name in named and getattr(options, declared.name) != declared.default
+    ]
+
+
+def refuse(options: Options, names: Iterable[str], why: str) -> None:
+    """Raise `ValueError` if one of the named options was given, since it would be ignored."""
+    for declared in find_given(options, names):
+        raise ValueError(f"{declared.flag} {why}")
+
+
+def check_value(declared: Option, value: Any) -> None:
+    """Raise `ValueError` if the value is outside of what the option declares."""
+    if value is None and (declared.admits_none or declared.default is None):
         return
-    for item in value if isinstance(value, tuple) else (value,):
-        if wanted := _misfit(field, item):
-            raise ValueError(f"{flag(field.name)} {_text(item)}: give {wanted}.")
-
-
-def flag(name: str) -> str:
-    """Return a field's name as it is written on the command line."""
-    return f"--{name.replace('_', '-')}"
+    entries = value if declared.is_tuple else (value,)
+    if not isinstance(entries, tuple) or (not entries and declared.default != ()):
+        raise ValueError(f"{declared.label}: give one value or more.")
+    for entry in entries:
+        if wanted := _misfit(declared, entry):
+            raise ValueError(f"{declared.label} {_text(entry)}: give {wanted}.")
 
 
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _misfit(field: dataclasses.Field, value: Any) -> str:
+def _misfit(declared: Option, value: Any) -> str:
     """Return what would fit instead of this value; empty if it fits."""
-    limits = field.metadata
-    if limits["choices"] and value not in limits["choices"]:
-        return f"one of {', '.join(map(str, limits['choices']))}"
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return ""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "a finite number"
-    kind = "a whole number" if isinstance(value, int) else "a number"
-    if limits["least"] is not None and value < limits["least"]:
-        return f"{kind} of at least {limits['least']:g}"
-    if limits["above"] is not None and value <= limits["above"]:
-        return f"{kind} above {limits['above']:g}"
-    if limits["most"] is not None and value > limits["most"]:
-        return f"{kind} of at most {limits['most']:g}"
+    kind = typing.get_args(declared.kind)[0] if declared.is_tuple else declared.kind
+    if wrong := _wrong_type(kind, value):
+        return wrong
+    if declared.allowed and value not in declared.allowed:
+        return f"one of {', '.join(map(str, declared.allowed))}"
+    if declared.pattern and not re.fullmatch(declared.pattern, str(value)):
+        return declared.wanted or f"a text that matches {declared.pattern}"
+    return _out_of_range(declared, kind, value) if kind in (int, float) else ""
+
+
+def _wrong_type(kind: Any, value: Any) -> str:
+    """Return which type is wanted instead of this value's; empty if it has it."""
+    if kind is int:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        return "" if fits and abs(value) <= LARGEST else WHOLE
+    if kind is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        return "" if fits and math.isfinite(value) else "a finite number"
+    if kind is bool:
+        return "" if isinstance(value, bool) else "true or false"
+    if kind is Path:
+        return "" if isinstance(value, Path | str) else "a path"
+    return "" if kind is not str or isinstance(value, str) else "a text"
+
+
+def _out_of_range(declared: Option, kind: Any, value: float) -> str:
+    name = "a whole number" if kind is int else "a number"
+    if declared.least is not None and value < declared.least:
+        return f"{name} of at least {declared.least:g}"
+    if declared.above is not None and value <= declared.above:
+        return f"{name} above {declared.above:g}"
+    if declared.most is not None and value > declared.most:
+        return f"{name} of at most {declared.most:g}"
     return ""
 
 
-def parse_text(hint: Any, text: str) -> Any:
-    """Return the value of a type that a word on the command line stands for.
+def parse_option(declared: Option, words: str | list[str]) -> Any:
+    """Return the value that a word, or a list with the entries of a tuple, stands for.
 
-    Whole numbers may be written as 2e6, tuples with commas: 0,1,2. Raise `ValueError` that says what to give.
+    Raise `ValueError` that names the option, the word and what to give instead.
+    """
+    if declared.is_tuple and declared.admits_none and isinstance(words, str) and words.lower() in NONE:
+        return None
+    if not declared.is_tuple:
+        if not isinstance(words, str):
+            raise ValueError(f"{declared.label}: give one value, not {len(words)}.")
+        return _parse_word(declared, declared.hint, words)
+    if isinstance(words, str):
+        words = _split_commas(words) if declared.entries == "commas" else [words]
+    inside = typing.get_args(declared.kind)[0]
+    return tuple(_parse_word(declared, inside, word) for word in words)
+
+
+def _split_commas(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _parse_word(declared: Option, hint: Any, word: str) -> Any:
+    try:
+        return parse_text(hint, word)
+    except ValueError as error:
+        raise ValueError(f"{declared.label} {word}: {error}.") from None
+
+
+def parse_text(hint: Any, text: str) -> Any:
+    """Return the value of a type that a word stands for.
+
+    Whole numbers may be written as 2e6, tuples with commas: 0,1,2. Where None is allowed, "auto" and "none"
+    stand for it, except for texts and paths. Raise `ValueError` that says what to give.
     """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         rest = [one for one in inside if one is not type(None)]
-        if type(None) in inside and text.lower() == "none":
+        if type(None) in inside and rest[0] not in (str, Path) and text.lower() in NONE:
             return None
         return parse_text(rest[0], text)
     if origin is tuple:
-        return tuple(parse_text(inside[0], part.strip()) for part in text.split(",") if part.strip())
-    if origin is typing.Literal:
-        return text
+        return tuple(parse_text(inside[0], part) for part in _split_commas(text))
     if hint is bool:
-        if text.lower() not in ("true", "false", "yes", "no"):
+        if text.lower() not in (*TRUE, *FALSE):
             raise ValueError("give true or false")
-        return text.lower() in ("true", "yes")
+        return text.lower() in TRUE
     if hint is int:
         return _whole(text)
     if hint is float:
@@ -126,13 +316,15 @@ def parse_text(hint: Any, text: str) -> Any:
 def _whole(text: str) -> int:
     """Return a whole number, also written like 2e6."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError("give a whole number, such as 2000 or 2e3") from None
-    if not math.isfinite(number) or number != int(number) or abs(number) > 2**63:
-        raise ValueError("give a whole number, such as 2000 or 2e3")
-    return int(number)
+        try:
+            exact = float(text)
+        except ValueError:
+            raise ValueError(f"give {WHOLE}") from None
+        if not math.isfinite(exact) or exact != int(exact):
+            raise ValueError(f"give {WHOLE}") from None
+        number = int(exact)
+    if abs(number) > LARGEST:
+        raise ValueError(f"give a whole number of at most {LARGEST:.1e}")
+    return number

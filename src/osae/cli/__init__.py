@@ -1,107 +1,121 @@
-"""The command line: a dictionary of functions. Nothing heavy is imported before a command needs it."""
+"""The command line: commands as data, each a dataclass of options and a function of them.
 
-import argparse
+Nothing heavy is imported before a command runs: `osae --help`, completion and refusals need no torch.
+"""
+
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 from osae import __version__
-from osae.cli import comparing, evaluating, harvesting, reproduce, training
+from osae.cli import completion as completions
+from osae.cli import config_file
+from osae.cli.command import Command, Group
+from osae.cli.commands import (
+    compare,
+    completion,
+    convert,
+    evaluate,
+    harvest,
+    inspect,
+    order,
+    recipes,
+    reproduce,
+    resume,
+    stitch,
+    train,
+)
+from osae.cli.parsing import build_parser, format_epilog, parse
+from osae.cli.suggestions import suggest
 
-
-class Command(NamedTuple):
-    help: str
-    configure: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+MODULES = (
+    *(reproduce, harvest, train, resume, recipes, evaluate, compare),
+    *(order, stitch, convert, inspect, completion),
+)
+COMMANDS: dict[str, Command | Group] = {module.COMMAND.name: module.COMMAND for module in MODULES}
+OSAE = Group(
+    "",
+    "Ordered sparse autoencoders: train them exactly, and measure how consistent any SAEs are.",
+    "command",
+    lambda: COMMANDS,
+    examples=("osae reproduce toy --quick --out runs/demo", "osae train --help"),
+)
+HELP = {"-h", "--help"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 stopped halfway, 2 the request cannot be met."""
+    """Return the exit code: 0 done, 1 stopped halfway, 2 the request cannot be met."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    asked = parser().parse_args(words, argparse.Namespace(words=words))
+    if words[:1] == [completions.ASK]:
+        for word, meaning in completions.offer(COMMANDS, words[1:]).items():
+            print(f"{word}\t{meaning}")
+        return 0
+    if words[:1] == ["--version"]:
+        print(f"osae {__version__}")
+        return 0
+    return _dispatch(OSAE, words, shlex.join(["osae", *words]))
+
+
+def _dispatch(group: Group, words: Sequence[str], line: str) -> int:
+    """Run the command that the first word names, or list the commands."""
+    commands = group.find()
+    if not words or words[0] in HELP:
+        print(_format_list(group, commands))
+        return 0
+    name, *rest = words
+    match commands.get(name):
+        case Command() as command:
+            return _run(command, rest, line)
+        case Group() as inner:
+            return _dispatch(inner, rest, line)
+        case None:
+            hint = suggest(name, commands) or f"there are {', '.join(commands)}."
+            return _refuse(group.prog, f"no {group.member} {name!r}: {hint}")
+
+
+def _run(command: Command, words: Sequence[str], line: str) -> int:
+    """Parse the words and run the command."""
+    if HELP & set(words):
+        print(build_parser(command).format_help(), end="")
+        return 0
     try:
-        return COMMANDS[asked.command].run(asked)
+        request = parse(command, words)
+        if request.print_config:
+            print(config_file.write(command, request.options), end="")
+            return 0
+    except ValueError as error:
+        return _refuse(f"osae {command.name}", str(error))
+    return _report_errors(lambda: command.run(request.options, line), resumable=command.resumable)
+
+
+def _report_errors(work: Callable[[], int], *, resumable: bool) -> int:
+    """Do the work; report what a user can do something about in one line."""
+    try:
+        return work()
+    except BrokenPipeError:  # whoever read our output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         if os.environ.get("OSAE_TRACEBACK"):
             raise
-        print(f"osae: {error}", file=sys.stderr)
-        return 2
+        return _refuse("osae", str(error))
     except KeyboardInterrupt:
-        print("\nosae: stopped. The same command goes on from what is on disk.", file=sys.stderr)
+        again = " Run the same command again to resume." if resumable else ""
+        print(f"\nosae: interrupted.{again}", file=sys.stderr)
         return 1
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    top = argparse.ArgumentParser(
-        prog="osae",
-        description="Ordered sparse autoencoders: train them exactly, and measure how consistent any are.",
-        epilog="`osae COMMAND --help` tells more. First steps: osae reproduce toy --quick --out runs/demo",
-    )
-    top.add_argument("--version", action="version", version=f"osae {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        sub = commands.add_parser(
-            name,
-            help=command.help,
-            description=command.help,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        command.configure(sub)
-    return top
+def _refuse(prog: str, message: str) -> int:
+    from osae.report.text import visible
+
+    print(f"{prog}: {visible(message.strip())}", file=sys.stderr)
+    return 2
 
 
-COMMANDS = {
-    "reproduce": Command(
-        "Run an experiment of the paper and print our numbers beside its.", reproduce.configure, reproduce.run
-    ),
-    "harvest": Command(
-        "Run text through a language model and keep the activations of one layer.",
-        harvesting.configure,
-        harvesting.run,
-    ),
-    "train": Command(
-        "Train SAEs on activations or on a synthetic world, into a run folder.",
-        training.configure_train,
-        training.train,
-    ),
-    "resume": Command(
-        "Go on with a run that was stopped; it ends as if it never had been.",
-        training.configure_resume,
-        training.resume,
-    ),
-    "recipes": Command(
-        "List the recipes, or print one in full.", training.configure_recipes, training.recipes
-    ),
-    "evaluate": Command(
-        "How well SAEs rebuild held-out activations, prefix by prefix, and what a model loses by it.",
-        evaluating.configure,
-        evaluating.run,
-    ),
-    "compare": Command(
-        "How consistent SAEs are, whoever trained them: every pair, beside its chance level.",
-        comparing.configure_compare,
-        comparing.compare,
-    ),
-    "order": Command(
-        "Give an SAE of any library a canonical order, from activations.",
-        comparing.configure_order,
-        comparing.order,
-    ),
-    "stitch": Command(
-        "What a larger SAE knows that a smaller one does not, unit by unit.",
-        comparing.configure_stitch,
-        comparing.stitch,
-    ),
-    "convert": Command(
-        "Write an SAE in the files of another library; refused if anything would be lost.",
-        comparing.configure_convert,
-        comparing.convert,
-    ),
-    "inspect": Command(
-        "Tell what a file or folder holds: an SAE of any library, or activations.",
-        comparing.configure_inspect,
-        comparing.inspect,
-    ),
-}
+def _format_list(group: Group, commands: Mapping[str, Command | Group]) -> str:
+    """Return the help text of a list of commands."""
+    width = max(map(len, commands), default=0)
+    listed = "\n".join(f"  {name:{width}s}  {command.help}" for name, command in commands.items())
+    usage = f"usage: {group.prog} {group.member.upper()} ..."
+    return f"{usage}\n\n{group.help}\n\n{group.member}s:\n{listed}\n\n{format_epilog(group.examples, '')}"

@@ -4,7 +4,6 @@ import io
 import os
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
-from functools import cache
 from pathlib import Path
 
 import jaxtyping
@@ -25,16 +24,10 @@ CLEAR = Path("/proc/self/clear_refs")
 
 @pytest.fixture(scope="module", autouse=True)
 def warm(tmp_path_factory):
-    """Everything that the commands need is loaded, so that it does not count as the memory of a file.
-
-    The parser is made once: to make it takes longer than to refuse a file.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "parser", cache(cli.parser))
-        for command in COMMANDS:
-            folder = tmp_path_factory.mktemp(command)
-            quietly(words(command, GOLDEN / "sparsify", GOLDEN / "sparsify", folder))
-        yield
+    """Load everything that the commands need, so that it does not count as the memory of a file."""
+    for command in COMMANDS:
+        folder = tmp_path_factory.mktemp(command)
+        quietly(words(command, GOLDEN / "sparsify", GOLDEN / "sparsify", folder))
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +65,7 @@ def words(command: str, path: Path, whole: Path, folder: Path) -> list[str]:
         case "order":
             if not (x := folder / "x.npy").exists():
                 np.save(x, np.random.default_rng(0).standard_normal((32, load(whole).width)))
-            return [command, str(path), "--activations", str(x), "--out", str(folder / "out")]
+            return [command, str(path), "--data", str(x), "--out", str(folder / "out")]
         case _:
             return [command, str(path)]
 

@@ -1,6 +1,8 @@
 """`osae harvest` as a user meets it: what it says, and that a wrong request ends with one line and code 2."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -36,7 +38,7 @@ def test_a_harvest_says_what_it_made_and_can_be_inspected(words, tmp_path, capsy
     contexts = Shards(out).manifest["text"]["contexts"]  # of each the first position goes
     left_out = f"0 outliers left out, {contexts} first positions skipped; "
     assert f"500 rows of width 16 in 3 shards; {left_out}" in said
-    assert "of the time was the model's" in said
+    assert "of the time was spent in the model" in said
     assert said.strip().endswith(str(out))
     assert main(["inspect", str(out), "--verify"]) == 0
     assert "500" in capsys.readouterr().out
@@ -64,11 +66,11 @@ def test_places_without_a_text_are_counted(words, folder, tmp_path, capsys):
     lines = (folder / "text.jsonl").read_text()
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' + lines)
     assert main([*words, str(tmp_path / "acts"), "--text", str(tmp_path / "nulls.jsonl")]) == 0
-    assert "documents without a text, passed over: 1" in capsys.readouterr().out
+    assert "documents without text, skipped: 1" in capsys.readouterr().out
     assert Shards(tmp_path / "acts").manifest["text"]["passed"] == 1
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)
     assert main([*words, str(tmp_path / "none"), "--text", str(tmp_path / "nulls.jsonl")]) == 2
-    assert "documents without a text: 3" in capsys.readouterr().err
+    assert "holds nothing but white space" in capsys.readouterr().err
 
 
 def test_a_flipped_byte_and_a_missing_shard_are_found(words, tmp_path, capsys):
@@ -136,8 +138,8 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--text", "cut.jsonl.xz"], "cannot be read to its end"),
         (["--text", "text.pdf"], "not .pdf"),
         (["--text", "nothing*.txt"], "no file nothing*.txt"),
-        (["--text", "model"], "model is a folder, no file: give a pattern such as model/*.txt"),
-        (["--text-field", "body"], "no text under 'body'; there is text"),
+        (["--text", "model"], "model is a folder, not a file: give a pattern such as model/*.txt"),
+        (["--text-field", "body"], "no text under 'body'; it has text"),
         (["--layer", "4"], "give 0 to 3"),
         (["--model", "nan"], "NaN or infinity"),
         (["--model", "large", "--layer", "0"], "--dtype bfloat16 or float32"),
@@ -145,7 +147,7 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--model", "model:weights.gguf"], "holds no weights.gguf"),
         (["--skip-positions", "8"], "leave at least one"),
         (["--max-norm", "0.1"], "at least 1, or 0"),
-        (["--device", "toaster"], "'toaster' cannot be used here"),
+        (["--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
         (["--context", "100"], "at most 64 tokens"),
         (
             ["--part", "held-out", "--text", "text.jsonl", "--context", "50", "--skip-positions", "49"],
@@ -158,8 +160,8 @@ def test_a_wrong_request_ends_with_one_line_and_code_2(changes, message, words, 
     assert main([*words, str(tmp_path / "acts"), *changes]) == 2
     error = capsys.readouterr().err
     assert message in error
-    last = error[error.index("osae: ") :].strip()
-    assert len(last.splitlines()) == 1
+    said = [line for line in error.splitlines() if line.startswith(("osae: ", "osae harvest: --"))]
+    assert len(said) == 1
 
 
 def test_an_unknown_module_is_refused(words, tmp_path, capsys):
@@ -175,6 +177,23 @@ def test_another_harvest_in_the_folder_is_refused(words, tmp_path, capsys):
     assert "holds another harvest" in capsys.readouterr().err
 
 
-def test_a_wrong_request_can_be_mended_in_the_same_folder(words, tmp_path):
+def test_a_wrong_request_can_be_corrected_in_the_same_folder(words, tmp_path):
     assert main([*words, str(tmp_path / "acts"), "--layer", "9"]) == 2
     assert main([*words, str(tmp_path / "acts")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [(["--layer", "99"], "give 0 to 3"), (["--text", "empty.txt"], "nothing but white space")],
+    ids=str,
+)
+@pytest.mark.parametrize("command", [["harvest"], ["train", "topk", "--live", "--units", "8", "--k", "2"]])
+def test_what_can_be_refused_without_torch_is(command, changes, message, words, folder, tmp_path):
+    (folder / "empty.txt").write_text(" \n")
+    asked = [*command, *words[1:], str(tmp_path / "out"), *changes]
+    script = f"import sys; from osae.cli import main; print(main({asked}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "2 False\n"
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

@@ -1,5 +1,0 @@
-import sys
-
-from osae.cli import main
-
-sys.exit(main())

@@ -1,0 +1,80 @@
+"""`osae evaluate`: how well SAEs of any library reconstruct activations, and what a model loses by it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from osae.cli.command import Command
+from osae.cli.outputs import add_command, check_files, write_files
+from osae.cli.shared_options import (
+    DATA,
+    MODEL,
+    SAE_OR_RUN,
+    ResultFiles,
+    prefixes_option,
+)
+from osae.cli.terminal import Progress
+from osae.options import device_option, option, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(ResultFiles):
+    """What to evaluate, and on what."""
+
+    saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
+    data: Path = option(f"held-out {DATA}", metavar="DATA")
+    prefixes: tuple[int, ...] | None = prefixes_option("prefix lengths besides 1, 2, 4, ... and all units")
+    model: str = option(
+        "language model for the cross-entropy; auto: the one that the activations are from",
+        default="auto",
+        metavar=f"auto|none|{MODEL}",
+    )
+    text: tuple[str, ...] = option(
+        "text files or patterns for the cross-entropy",
+        default=(),
+        metavar="FILE",
+        entries="words",
+        shown="the text that the activations are from",
+    )
+    tokens: int = option("tokens for the cross-entropy, such as 1e5", default=20_000, least=1)
+    device: str = device_option("run the language model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model == "none":
+            why = "is for the cross-entropy, which --model none leaves out: leave out one of them."
+            refuse(self, ("text", "tokens", "device"), why)
+
+
+def run(options: EvaluateOptions, line: str) -> int:
+    """Evaluate the SAEs, print the tables and write the files."""
+    check_files((options.json, options.csv, options.html))
+    from osae import report
+    from osae.studies.evaluate import evaluate
+
+    with Progress("osae evaluate") as progress:
+        result = evaluate(
+            options.saes,
+            options.data,
+            prefixes=options.prefixes or (),
+            model=options.model,
+            text=options.text,
+            tokens=options.tokens,
+            device=options.device,
+            progress=progress,
+        )
+    result = add_command(result, line)
+    report.show(result)
+    write_files(result, options)
+    return 0
+
+
+COMMAND = Command(
+    "evaluate",
+    "Measure how well SAEs reconstruct held-out activations, and what a model loses by it.",
+    EvaluateOptions,
+    run,
+    examples=(
+        "osae evaluate runs/mine --data acts-held-out",
+        "osae evaluate a b --data acts-held-out --model none --csv e.csv",
+    ),
+)

@@ -1,0 +1,111 @@
+"""`osae inspect`: what a file or folder holds."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from osae.cli.command import Command
+from osae.cli.shared_options import Orientation, orientation_option
+from osae.cli.terminal import Progress
+from osae.options import Options, option, refuse
+
+if TYPE_CHECKING:
+    from osae.data.shards import Shards
+    from osae.interop import Loaded
+
+Facts = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(Options):
+    """What to look at."""
+
+    path: str = option("an SAE of any known library, or activations", positional=True, metavar="PATH")
+    verify: bool = option("compare the checksums of activations", default=False)
+    orientation: Orientation | None = orientation_option()
+
+
+def run(options: InspectOptions, line: str) -> int:
+    """Print what the path holds, a fact on each line."""
+    from osae.data.shards import Shards, is_shards
+    from osae.studies.subjects import open_subject
+
+    if is_shards(options.path):
+        refuse(options, ("orientation",), f"is for bare decoders, and {options.path} holds activations.")
+        shards = Shards(options.path)
+        if options.verify:
+            with Progress("osae inspect") as progress:
+                shards.verify(lambda done, total: progress(done, total, "checked"))
+        _print_facts(_describe_shards(shards))
+    else:
+        refuse(options, ("verify",), f"is for activations, and {options.path} holds none.")
+        _print_facts(_describe_sae(open_subject(options.path, orientation=options.orientation)))
+    return 0
+
+
+def _describe_sae(loaded: "Loaded") -> Facts:
+    norms = loaded.decoder.norm(dim=1)
+    facts = [
+        ("path", loaded.path),
+        ("format", loaded.format),
+        ("units", str(loaded.units)),
+        ("width", str(loaded.width)),
+        ("sparsifier", "unknown" if loaded.sae is None else str(loaded.sae.config.sparsifier)),
+        ("atoms", f"norms {float(norms.min()):.4g} to {float(norms.max()):.4g}"),
+        ("sha256", loaded.sha256),
+    ]
+    if zero := int((norms == 0).sum()):
+        facts.append(("zero", f"{zero} units without a direction"))
+    return facts + [("note", note) for note in loaded.notes]
+
+
+def _describe_shards(shards: "Shards") -> Facts:
+    from osae.data.harvest import CONTEXTS
+
+    facts = [("path", str(shards.path)), ("format", "activations"), ("rows", str(shards.rows))]
+    facts += [("width", str(shards.width)), ("dtype", shards.dtype), ("shards", str(len(shards.shards)))]
+    known = {"schema", "kind", "rows", "width", "dtype", "shards"}
+    for name, value in shards.manifest.items():
+        if name not in known:
+            facts += _flatten(name, value)
+    if (shards.path / CONTEXTS).is_file() and not shards.covers(CONTEXTS):
+        facts.append(("note", f"{CONTEXTS} has no checksum: an earlier release wrote it."))
+    return facts
+
+
+def _flatten(name: str, value: Any, depth: int = 3) -> Facts:
+    """Return a line for each value inside, none for what is empty; a vector as its norm."""
+    match value:
+        case None | "" | []:
+            return []
+        case dict() if depth:
+            inside = [(str(key), each) for key, each in value.items()]
+        case [dict(), *_] if depth:
+            inside = [(str(place), each) for place, each in enumerate(value)]
+        case [*numbers] if all(isinstance(number, float) for number in numbers):
+            return [(name, f"{len(numbers)} numbers, norm {math.hypot(*numbers):.4g}")]
+        case [*words] if all(isinstance(word, str) for word in words):
+            return [(name, ", ".join(words))]
+        case float():
+            return [(name, f"{value:.6g}")]
+        case _:
+            return [(name, str(value))]
+    return [fact for key, each in inside for fact in _flatten(f"{name}.{key}", each, depth - 1)]
+
+
+def _print_facts(facts: Facts) -> None:
+    from osae.report.text import visible
+
+    shown = [(visible(name, 80), visible(text)) for name, text in facts]
+    width = max(len(name) for name, _ in shown)
+    for name, text in shown:
+        print(f"{name:{width}s}  {text}")
+
+
+COMMAND = Command(
+    "inspect",
+    "Tell what a file or folder holds: an SAE of any library, or activations.",
+    InspectOptions,
+    run,
+    examples=("osae inspect runs/mine/osae-seed0", "osae inspect acts --verify"),
+)

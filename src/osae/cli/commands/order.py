@@ -1,0 +1,49 @@
+"""`osae order`: the units of any SAE in a canonical order."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from osae.cli.command import Command
+from osae.cli.outputs import add_command, check_new_folder
+from osae.cli.shared_options import DATA, SAE
+from osae.cli.terminal import Progress
+from osae.options import Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOptions(Options):
+    """What to order, and by what."""
+
+    sae: str = option(SAE, positional=True, metavar="SAE")
+    data: Path = option(DATA, metavar="DATA")
+    out: Path = option("new folder for the ordered SAE, in osae's format", metavar="DIR")
+    by: Literal["gain", "energy", "frequency"] = option(
+        "gain: next comes the unit that lowers the error most; energy: what each explains alone; frequency: "
+        "how often it fires",
+        default="gain",
+    )
+
+
+def run(options: OrderOptions, line: str) -> int:
+    """Order the units, print how far they moved and save the SAE."""
+    check_new_folder(options.out)
+    from osae import report
+    from osae.studies.order import order
+
+    with Progress("osae order") as progress:
+        result = order(options.sae, options.data, by=options.by, progress=progress)
+    result = add_command(result, line)
+    result.save(options.out)
+    report.show(result)
+    print(options.out)
+    return 0
+
+
+COMMAND = Command(
+    "order",
+    "Put the units of an SAE of any library in a canonical order, found from activations.",
+    OrderOptions,
+    run,
+    examples=("osae order SAE --data acts --out sorted",),
+)

@@ -1,0 +1,79 @@
+"""`osae recipes`: what can be trained."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from osae.cli.command import Command
+from osae.experiments.lm.settings import SETTINGS
+from osae.experiments.methods import ACTIVATION_METHODS
+from osae.options import Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipesOptions(Options):
+    """Which recipe to print, and for what."""
+
+    name: str | None = option(
+        "print this recipe, or setting, in full as JSON",
+        default=None,
+        positional=True,
+        metavar="RECIPE",
+        choices=(*ACTIVATION_METHODS, *SETTINGS),
+        shown="list all",
+    )
+    worlds: bool = option("print the recipe as it is on synthetic worlds, not on activations", default=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.worlds and (self.name is None or self.name in SETTINGS):
+            raise ValueError("--worlds goes with the name of a recipe: give a RECIPE.")
+
+
+def run(options: RecipesOptions, line: str) -> int:
+    """List the recipes, or print one."""
+    if options.name is None:
+        _print_list()
+    else:
+        print(json.dumps(_describe(options.name, worlds=options.worlds), indent=2))
+    return 0
+
+
+def _describe(name: str, *, worlds: bool) -> Any:
+    """Return a recipe, or the recipe and the data of a setting, as JSON."""
+    from osae.config import to_json
+    from osae.recipes import Task, recipe, world_recipe
+
+    if name in SETTINGS:
+        known = SETTINGS[name]
+        made = recipe("osae-paper", known.task(), start=known.start)
+        return {"recipe": to_json(made), "source": to_json(known.harvest(next(iter(known.texts))))}
+    example = Task(width=80, units=100, k=5, samples=3_000_000)
+    return to_json((world_recipe if worlds else recipe)(name, example))
+
+
+def _print_list() -> None:
+    from osae.recipes import RECIPES, WORLD_RECIPES
+
+    print("on activations:")
+    _print_recipes(RECIPES)
+    print("\non synthetic worlds:")
+    _print_recipes(WORLD_RECIPES)
+    print("\nsettings (osae-paper, live):")
+    for name, known in SETTINGS.items():
+        print(f"  {name:18s} {known.model}, layer {known.layer}: {', '.join(known.texts)}.")
+
+
+def _print_recipes(recipes: Mapping[str, Callable[..., Any]]) -> None:
+    for name, function in recipes.items():
+        print(f"  {name:18s} {(function.__doc__ or '').splitlines()[0]}")
+
+
+COMMAND = Command(
+    "recipes",
+    "List the recipes, or print one in full.",
+    RecipesOptions,
+    run,
+    examples=("osae recipes", "osae recipes osae --worlds", "osae recipes pythia-70m"),
+)

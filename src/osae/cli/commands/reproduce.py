@@ -1,0 +1,66 @@
+"""`osae reproduce`: the experiments of the paper."""
+
+import inspect
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from osae.cli.command import Command, Group
+from osae.cli.terminal import Progress
+
+if TYPE_CHECKING:
+    from osae.experiments import Experiment, ExperimentOptions
+
+
+def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> int:
+    """Run the experiment, print its tables and claims, and write results, figures and a page."""
+    from osae import report
+    from osae.versions import versions
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    with Progress(f"osae reproduce {experiment.name}") as progress:
+        result = experiment.run(options, progress)
+    seconds = time.perf_counter() - started
+    result = replace(result, command=line, versions=versions(), seconds=seconds)
+    page = report.write_experiment(result, options.out)
+    report.show(result)
+    print(f"Results: {options.out / 'results.json'}\nPage:    {page}")
+    return 0
+
+
+def _explain(experiment: "Experiment") -> list[str]:
+    """Return what the options' docstring says behind its first paragraph."""
+    _, *rest = (inspect.getdoc(experiment.options) or "").split("\n\n")
+    return rest
+
+
+def find_commands() -> Mapping[str, Command]:
+    """Return a command for each experiment, by its name."""
+    from osae.experiments import EXPERIMENTS
+
+    return {
+        name: Command(
+            f"reproduce {name}",
+            f"{experiment.help[0].upper()}{experiment.help[1:]}.",
+            experiment.options,
+            partial(run, experiment),
+            examples=(f"osae reproduce {name} --quick --out runs/{name}",),
+            notes="\n".join(
+                [*_explain(experiment), "Run the same command again to resume after an interruption."]
+            ),
+            resumable=True,
+        )
+        for name, experiment in EXPERIMENTS.items()
+    }
+
+
+COMMAND = Group(
+    "reproduce",
+    "Run an experiment of the paper and print our numbers beside the published ones.",
+    "experiment",
+    find_commands,
+    examples=("osae reproduce toy --quick --out runs/demo", "osae reproduce zipf --help"),
+)

@@ -1,0 +1,278 @@
+"""`osae train`: SAEs on a synthetic world, on activations on disk, or straight from a language model."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from osae.cli import language
+from osae.cli.command import Command
+from osae.cli.commands.resume import log_option, train_to_end
+from osae.cli.language import LanguageOptions, build_harvest
+from osae.cli.shared_options import DATA
+from osae.experiments.lm.settings import SETTINGS, find_setting
+from osae.experiments.methods import ACTIVATION_METHODS
+from osae.experiments.worlds.options import WorldOptions
+from osae.options import device_option, list_options, option, refuse
+
+if TYPE_CHECKING:
+    from osae.data.source import Live, SourceSpec
+    from osae.experiments.lm.settings import Setting
+    from osae.recipes import Recipe, Task
+
+WORLD_NAMES = tuple(declared.name for declared in list_options(WorldOptions))
+WORLD_EPOCHS, WORLD_BATCH = 30.0, 500
+DATA_EPOCHS, DATA_BATCH = 1.0, 2048
+NOTES = """what to train on:
+  by default      a synthetic world (options under "world")
+  --data DATA     activations on disk, from `osae harvest`
+  --live          activations straight from a language model (options under "activations of a language model")
+  --setting NAME  the model, layer, data and sizes of a known setting: pythia-70m and gemma-2-2b (as in the
+                  paper), smollm2-135m. As RECIPE, such a name means osae-paper in that setting, live.
+                  --dataset then names one of its texts (by default the first). Options override a setting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(LanguageOptions, WorldOptions):
+    """What to train, on what, and for how long."""
+
+    recipes: tuple[str, ...] = option(
+        "recipes to train, see `osae recipes`",
+        positional=True,
+        metavar="RECIPE[,RECIPE]",
+        choices=(*ACTIVATION_METHODS, *SETTINGS),
+    )
+    out: Path = option("new folder for the run", metavar="RUN")
+    seeds: tuple[int, ...] = option("training seeds", default=(0,), metavar="0,1,...")
+    data: Path | None = option(f"train on {DATA}", default=None, metavar="DATA")
+    live: bool = option("train straight from a language model", default=False)
+    setting: str | None = option(
+        "a known language-model setting (below)", default=None, choices=tuple(SETTINGS)
+    )
+    units: int | None = option(
+        "units of the SAE", default=None, shown="as many as the world or the setting has", least=1
+    )
+    k: int | None = option(
+        "active units in a code", default=None, shown="as many as the world or the setting has", least=1
+    )
+    epochs: float | None = option(
+        "passes over the samples",
+        default=None,
+        shown=f"{WORLD_EPOCHS:g}; on activations {DATA_EPOCHS:g}",
+        metavar="X",
+        above=0,
+    )
+    batch: int | None = option(
+        "samples in a step", default=None, shown=f"{WORLD_BATCH}; on activations {DATA_BATCH}", least=1
+    )
+    start: str | None = option(
+        "start from the principal directions of the data, or from noise",
+        default=None,
+        choices=("data", "noise"),
+        shown="that of the setting, or else of the recipe",
+    )
+    set: tuple[str, ...] = option(
+        'change a field of the recipe, such as lr.peak=0.003 or \'prefix={"kind":"Uniform"}\'; repeatable',
+        default=(),
+        metavar="PATH=JSON",
+        entries="repeated",
+    )
+    snapshots: tuple[int, ...] = option(
+        "keep the SAEs after so many samples (0 is always kept)", default=(), metavar="N,...", least=0
+    )
+    checkpoint_seconds: float = option("time between checkpoints", default=60.0, least=0)
+    log: tuple[str, ...] = log_option()
+    device: str = device_option("train and to run the language model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(name in SETTINGS for name in self.recipes) and len(self.recipes) + bool(self.setting) > 1:
+            raise ValueError("a setting in place of RECIPE stands alone: give --setting and recipes instead.")
+        parse_changes(self.set)
+        if self.data is not None and self.live:
+            raise ValueError("--live takes activations from a model and --data from disk: give one of them.")
+        if self.on_world:
+            self._check_world()
+        else:
+            self._check_activations()
+
+    @property
+    def on_world(self) -> bool:
+        """Whether the SAEs are trained on a synthetic world, not on activations."""
+        return self.data is None and not self.live and self.known_setting is None
+
+    @property
+    def known_setting(self) -> str | None:
+        """The name of the setting, given by --setting or as RECIPE."""
+        return self.setting or next((name for name in self.recipes if name in SETTINGS), None)
+
+    @property
+    def recipe_names(self) -> tuple[str, ...]:
+        """The recipes to train."""
+        return ("osae-paper",) if self.recipes[0] in SETTINGS else self.recipes
+
+    def _check_world(self) -> None:
+        if self.tokens is not None:
+            raise ValueError(f"--tokens {self.tokens}: a world has samples, not tokens; give --epochs.")
+        refuse(self, language.NAMES, "is of a language model: give --live or --setting with it.")
+
+    def _check_activations(self) -> None:
+        refuse(self, WORLD_NAMES, "is of a synthetic world: leave it out.")
+        if self.epochs and (self.tokens or not self.data):
+            raise ValueError(f"--epochs {self.epochs:g} goes with --data and without --tokens: leave it out.")
+        if self.data is not None:
+            late = f"comes too late for --data {self.data}, which is harvested already: leave it out."
+            refuse(self, language.NAMES, late)
+        elif self.known_setting and self.model is None:
+            fixed = f"is fixed by --setting {self.known_setting}: give --model with it."
+            refuse(self, ("text", *language.PLACE), fixed)
+        else:
+            self._check_live()
+        if not self.known_setting and (self.units is None or self.k is None):
+            raise ValueError("--units and --k must be given: activations do not say how many.")
+
+    def _check_live(self) -> None:
+        """Raise `ValueError` if something is missing to take activations straight from a model."""
+        given = {
+            "--model": self.model is not None,
+            "--tokens": self.tokens is not None or self.known_setting is not None,
+            "--layer or --module": self.layer is not None or self.module is not None,
+            "--text or --dataset": bool(self.text) or self.dataset is not None,
+        }
+        if missing := [flags for flags, there in given.items() if not there]:
+            raise ValueError(f"--live needs {', '.join(missing)}; or give --setting alone.")
+
+
+def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values of PATH=JSON by path."""
+    found = {}
+    for change in changes:
+        path, _, text = change.partition("=")
+        try:
+            found[path] = json.loads(text, parse_float=_parse_number, parse_constant=_parse_number)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"--set {change}: {text!r} is not JSON ({error}); write PATH=JSON.") from None
+    return found
+
+
+def _parse_number(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+def run(options: TrainOptions, line: str) -> int:
+    """Create the run and train its SAEs to the end."""
+    source, recipes = plan(options)
+    from osae.training import run as runs
+
+    config = runs.RunConfig(recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds)
+    runs.create(options.out, config)
+    try:
+        return train_to_end(options.out, device=options.device, log=options.log)
+    except (ValueError, OSError):  # the request cannot be met: once corrected, it may be made again
+        runs.forget(options.out)
+        raise
+
+
+def plan(options: TrainOptions) -> "tuple[SourceSpec, tuple[Recipe, ...]]":
+    """Return what the options ask for: the data, and the recipes to train on it."""
+    source, task = _plan_world(options) if options.on_world else _plan_activations(options)
+    from osae.config import alter, from_json  # not before the request is known to make sense
+    from osae.recipes import recipe, world_recipe
+
+    known = _find_setting(options)
+    start = options.start or (known.start if known else None)
+    changes: Mapping[str, Any] = {path: from_json(new) for path, new in parse_changes(options.set).items()}
+    find = world_recipe if options.on_world else recipe
+    return source, tuple(alter(find(name, task, start=start), changes) for name in options.recipe_names)
+
+
+def _find_setting(options: TrainOptions) -> "Setting | None":
+    return find_setting(options.known_setting) if options.known_setting else None
+
+
+def _plan_world(options: TrainOptions) -> "tuple[SourceSpec, Task]":
+    """Return the synthetic world that the options ask for, and what to fit to it."""
+    from osae.recipes import Task
+
+    world, batch = options.world(), options.batch or WORLD_BATCH
+    if batch > world.samples:
+        raise ValueError(f"--batch {batch} exceeds the world's {world.samples} samples: give a smaller one.")
+    samples = int((options.epochs or WORLD_EPOCHS) * world.samples)
+    units, k = options.units or world.units, options.k or world.active
+    return world, Task(world.width, units, k, samples, batch=batch)
+
+
+def _plan_activations(options: TrainOptions) -> "tuple[SourceSpec, Task]":
+    """Return the activations that the options ask for, and what to fit to them."""
+    known = _find_setting(options)
+    source, width, tokens = _on_disk(options, known) if options.data else _live(options, known)
+    from osae.recipes import Task
+
+    base = known.task() if known else Task(width, options.units or 0, options.k or 0, tokens)
+    chosen = replace(base, width=width, samples=tokens, batch=options.batch or DATA_BATCH)
+    return source, replace(chosen, units=options.units or base.units, k=options.k or base.k)
+
+
+def _on_disk(options: TrainOptions, known: "Setting | None") -> "tuple[SourceSpec, int, int]":
+    """Return the activations on disk, their width, and how many to see."""
+    from osae.data.shards import Shards
+    from osae.data.source import OnDisk
+
+    assert options.data is not None
+    shards, batch = Shards(options.data), options.batch or DATA_BATCH
+    if batch > shards.rows:
+        raise ValueError(
+            f"--batch {batch} exceeds the {shards.rows} rows of {options.data}: give a smaller one."
+        )
+    tokens = options.tokens or (known.tokens if known else None)
+    if options.epochs or tokens is None:
+        tokens = int((options.epochs or DATA_EPOCHS) * shards.rows)
+    return OnDisk(str(options.data), shards.provenance()["sha256"]), shards.width, tokens
+
+
+def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, int]":
+    """Return the activations straight from a model, their width, and how many to see."""
+    if known is not None and options.model is None:
+        from osae.data.text import check_readable
+
+        base = known.harvest(options.dataset or next(iter(known.texts)))
+        spec = language.override(replace(base, tokens=options.tokens or known.tokens), options)
+        check_readable(spec.text)
+        width = known.width
+    else:
+        assert options.model is not None
+        tokens = options.tokens or (known.tokens if known else 0)
+        spec = build_harvest(options.model, tokens, options)
+        width = _measure_width(spec, options.device)
+    from osae.data.harvest import BATCH_TOKENS
+    from osae.data.source import Live
+
+    return Live(spec, options.batch_tokens or BATCH_TOKENS), width, spec.tokens
+
+
+def _measure_width(spec: Any, device: str) -> int:
+    """Return the width of what will come from the model."""
+    import torch
+
+    from osae.data.harvest import open_model
+
+    return open_model(spec, device).activations(torch.zeros(1, 1).long()).shape[-1]
+
+
+COMMAND = Command(
+    "train",
+    "Train SAEs on activations or on a synthetic world, into a run folder.",
+    TrainOptions,
+    run,
+    examples=(
+        "osae train osae,topk --seeds 0,1,2 --out runs/mine --world-width 64 --world-units 128",
+        "osae train osae --data acts --units 4096 --k 80 --tokens 5e7 --seeds 0,1,2 --out runs/lm",
+        "osae train pythia-70m --out runs/pythia",
+        "osae train osae --out runs/mine --print-config > run.yaml; osae train --config run.yaml --seeds 1",
+    ),
+    notes=NOTES,
+)

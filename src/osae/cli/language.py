@@ -1,0 +1,136 @@
+"""Activations of a language model: the options that say which, and the harvest they stand for."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from osae.cli.shared_options import LANGUAGE, model_option, tokens_option
+from osae.options import Options, find_given, option
+
+if TYPE_CHECKING:
+    from osae.data.harvest import Harvest
+    from osae.data.text import Text
+
+TEXT = {"text_field": "field", "part": "part"}  # option -> field of the text
+HOW = {  # option -> field of the harvest
+    "context": "context",
+    "skip_positions": "skip",
+    "bos": "bos",
+    "max_norm": "max_norm",
+    "mix_rows": "block",
+    "text_seed": "seed",
+}
+PLACE = ("layer", "module", "revision")
+NAMES = ("model", *PLACE, "dataset", "text", *TEXT, *HOW, "batch_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions(Options):
+    """Where in the model, and on what text; None leaves a choice at its default."""
+
+    model: str | None = model_option(default=None)
+    revision: str | None = option(
+        "revision of the model on the hub", default=None, metavar="REVISION", group=LANGUAGE
+    )
+    layer: int | None = option("take hidden_states[N]", default=None, least=0, group=LANGUAGE)
+    module: str | None = option(
+        "take the output of this module instead", default=None, metavar="NAME", group=LANGUAGE
+    )
+    text: tuple[str, ...] = option(
+        "text files or patterns: .txt, .md, .rst, .jsonl (.xz, .gz, .zst), .parquet",
+        default=(),
+        metavar="FILE",
+        entries="words",
+        group=LANGUAGE,
+    )
+    dataset: str | None = option(
+        "dataset on the hub, streamed, instead of files",
+        default=None,
+        metavar="HF_ID[:CONFIG]",
+        group=LANGUAGE,
+    )
+    tokens: int | None = tokens_option(default=None)
+    text_field: str | None = option(
+        "field of a document that holds its text", default=None, metavar="NAME", shown="text", group=LANGUAGE
+    )
+    part: str | None = option(
+        "which documents: one in twenty is held out",
+        default=None,
+        choices=("all", "train", "held-out"),
+        shown="all; train with --setting",
+        group=LANGUAGE,
+    )
+    context: int | None = option("tokens in a context", default=None, shown="128", least=1, group=LANGUAGE)
+    skip_positions: int | None = option(
+        "positions to skip at the start of each context", default=None, shown="1", least=0, group=LANGUAGE
+    )
+    bos: str | None = option(
+        "start contexts with the BOS token; auto: as the model's tokenizer does",
+        default=None,
+        choices=("auto", "yes", "no"),
+        shown="auto",
+        group=LANGUAGE,
+    )
+    max_norm: float | None = option(
+        "leave out rows whose norm exceeds TIMES x the median; 0 keeps all",
+        default=None,
+        shown="10",
+        metavar="TIMES",
+        least=0,
+        group=LANGUAGE,
+    )
+    mix_rows: int | None = option(
+        "rows in a shard, at most", default=None, shown="65536", least=1, group=LANGUAGE
+    )
+    text_seed: int | None = option("seed of the shuffling", default=None, shown="0", group=LANGUAGE)
+    batch_tokens: int | None = option(
+        "tokens to run through the model at once", default=None, shown="4096", least=1, group=LANGUAGE
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layer is not None and self.module is not None:
+            raise ValueError("--layer and --module both name a place: give one of them.")
+        if self.text and self.dataset is not None:
+            raise ValueError("--text and --dataset both name a text: give one of them.")
+        if self.max_norm is not None and 0 < self.max_norm < 1:
+            raise ValueError(f"--max-norm {self.max_norm:g}: give at least 1, or 0 to keep all rows.")
+
+
+def find_text(options: LanguageOptions) -> "Text":
+    """Return the text that --text or --dataset names."""
+    from osae.data.text import HubText, TextFiles
+
+    text = TextFiles(options.text) if options.dataset is None else HubText(options.dataset)
+    return _with_text_options(text, options)
+
+
+def _with_text_options(text: "Text", options: LanguageOptions) -> "Text":
+    return replace(
+        text, **{TEXT[each.name]: getattr(options, each.name) for each in find_given(options, TEXT)}
+    )
+
+
+def override(harvest: "Harvest", options: LanguageOptions) -> "Harvest":
+    """Return the harvest with what the options say about the text and about how it is cut and kept."""
+    text = _with_text_options(harvest.text, options)
+    changes = {HOW[each.name]: getattr(options, each.name) for each in find_given(options, HOW)}
+    return replace(harvest, text=text, **changes)
+
+
+def check_request(model: str, text: "Text", options: LanguageOptions) -> None:
+    """Raise `ValueError` if the text cannot be read or the model has no such place, before it is loaded."""
+    from osae.data.places import check_place
+    from osae.data.text import check_readable
+
+    check_readable(text)
+    check_place(model, layer=options.layer, module=options.module, revision=options.revision)
+
+
+def build_harvest(model: str, tokens: int, options: LanguageOptions) -> "Harvest":
+    """Return the harvest that the options ask for, once it is known that it can be made."""
+    text = find_text(options)
+    check_request(model, text, options)
+    from osae.data.harvest import Harvest
+
+    place = {"layer": options.layer, "module": options.module, "revision": options.revision}
+    return override(Harvest(model, text, tokens, **place), options)

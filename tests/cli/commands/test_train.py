@@ -1,0 +1,178 @@
+"""`osae train` as a user meets it: what its options stand for, and what is refused before it starts."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from osae import SAE
+from osae.cli import main
+from osae.cli.commands.train import COMMAND, TrainOptions, plan
+from osae.cli.language import HOW
+from osae.cli.parsing import parse
+from osae.data.harvest import BATCH_TOKENS, Harvest
+from osae.data.shards import write_shards
+from osae.data.source import Live, OnDisk
+from osae.data.text import TextFiles
+from osae.data.worlds import SparseWorld
+from osae.experiments.lm.settings import SETTINGS
+from osae.options import list_options, parse_option
+from osae.recipes import RECIPES, WORLD_RECIPES
+from osae.training import run as runs
+
+DECLARED = {declared.name: declared for declared in list_options(TrainOptions)}
+SIZES = ["--units", "24", "--k", "3", "--batch", "100"]
+
+
+def planned(*words):
+    options = parse(COMMAND, [*words, "--out", "run"]).options
+    assert isinstance(options, TrainOptions)
+    return plan(options)
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_shards(tmp_path / "acts", [SparseWorld(16, 24, 3, samples=600).draw().x])
+    return str(tmp_path / "acts")
+
+
+def test_the_names_shown_are_those_there_are():
+    assert set(DECLARED["recipes"].choices) == {*RECIPES, *WORLD_RECIPES, *SETTINGS}
+
+
+def test_the_defaults_shown_are_those_there_are():
+    world = SparseWorld()
+    for name in ("width", "units", "active", "zipf", "samples", "seed"):
+        assert float(DECLARED[f"world_{name}"].default_text) == getattr(world, name)
+    harvest = {field.name: field.default for field in fields(Harvest)}
+    for option, field in HOW.items():
+        shown = parse_option(DECLARED[option], DECLARED[option].default_text)
+        assert shown == harvest[field]
+    assert DECLARED["text_field"].default_text == TextFiles(("x",)).field
+    assert DECLARED["batch_tokens"].default_text == str(BATCH_TOKENS)
+
+
+def test_sizes_of_the_sae_are_those_of_the_world_unless_given():
+    source, (recipe,) = planned("topk", "--world-width", "64", "--world-units", "128", "--world-active", "4")
+    assert source == SparseWorld(64, 128, 4)
+    assert (recipe.sae.width, recipe.sae.units, recipe.sae.sparsifier.k) == (64, 128, 4)  # pyright: ignore
+    assert (recipe.samples, recipe.batch) == (30 * 100_000, 500)
+    source, (recipe,) = planned("topk", "--units", "1e3", "--k", "7", "--epochs", "0.5", "--batch", "50")
+    assert source == SparseWorld()
+    assert (recipe.sae.width, recipe.sae.units, recipe.sae.sparsifier.k) == (80, 1000, 7)  # pyright: ignore
+    assert (recipe.samples, recipe.batch) == (50_000, 50)
+
+
+def test_fields_of_a_recipe_can_be_changed():
+    change = ["--set", "lr.peak=0.5", "--set", 'prefix={"kind":"Uniform"}']
+    _, (recipe,) = planned("topk", *change, "--start", "data")
+    assert recipe.lr.peak == 0.5
+    assert type(recipe.prefix).__name__ == "Uniform"
+    assert type(recipe.start).__name__ == "FromData"
+
+
+def test_activations_are_seen_once_unless_told_otherwise(data):
+    source, recipes = planned("osae,topk", "--data", data, *SIZES)
+    assert isinstance(source, OnDisk)
+    assert [(recipe.name, recipe.samples) for recipe in recipes] == [("osae", 600), ("topk", 600)]
+    assert planned("topk", "--data", data, *SIZES, "--epochs", "2.5")[1][0].samples == 1500
+    assert planned("topk", "--data", data, *SIZES, "--tokens", "1e4")[1][0].samples == 10_000
+
+
+def test_options_override_the_setting(data):
+    words = ["topk", "--setting", "pythia-70m", "--data", data, "--batch", "100"]
+    _, (recipe,) = planned(*words)
+    known = SETTINGS["pythia-70m"]
+    assert (recipe.sae.width, recipe.sae.units, recipe.samples) == (16, known.units, known.tokens)
+    assert type(recipe.start).__name__ == "FromNoise"
+    _, (recipe,) = planned(*words, "--units", "24", "--k", "3", "--epochs", "2", "--start", "data")
+    assert (recipe.sae.units, recipe.sae.sparsifier.k, recipe.samples) == (24, 3, 1200)  # pyright: ignore
+    assert type(recipe.start).__name__ == "FromData"
+
+
+def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
+    monkeypatch.setattr("osae.data.text.check_readable", lambda text: None)
+    source, (recipe,) = planned("pythia-70m", "--context", "64", "--part", "all", "--tokens", "5e5")
+    assert recipe.name == "osae-paper"
+    known = SETTINGS["pythia-70m"].harvest("pile")
+    text = replace(known.text, part="all")
+    assert source == Live(replace(known, context=64, tokens=500_000, text=text), BATCH_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "RECIPE nonsense: give one of vanilla"),
+        (["topk,topk"], "name each once"),
+        (["osae-from-noise"], "no recipe 'osae-from-noise'"),
+        (["pythia-70m,topk"], "a setting in place of RECIPE stands alone"),
+        (["topk", "--set", "lr.speed=3"], "no field 'speed'"),
+        (["topk", "--set", "lr.peak=fast"], "is not JSON"),
+        (["topk", "--set", "lr.peak=NaN"], "NaN is not finite"),
+        (["topk", "--set", "lr.peak=1e999"], "1e999 is not finite"),
+        (["topk", "--set", 'lr.peak="fast"'], "wrong kind"),
+        (["topk", "--world-active", "200"], "ask for 1 to 100"),
+        (["topk", "--world-samples", "100"], "--batch 500 exceeds the world's 100 samples"),
+        (["topk", "--snapshots", "99999999"], "snapshot at 99999999 samples"),
+        (["topk", "--data", "DATA"], "--units and --k must be given"),
+        (["topk", "--data", "DATA", "--live"], "give one of them"),
+        (["topk", "--data", "nowhere", *SIZES], "there is no such file or folder"),
+        (["topk", "--live", *SIZES], "--live needs --model, --tokens, --layer or --module, --text or"),
+        (["topk", "--live", "--layer", "1", "--module", "m"], "--layer and --module both name a place"),
+        (["topk", "--setting", "gpt-5"], "--setting gpt-5: give one of pythia-70m"),
+        (["topk", "--setting", "pythia-70m", "--dataset", "c4"], "no text 'c4' in this setting"),
+        (["topk", "--setting", "pythia-70m", "--text", "a.txt"], "--text is fixed by --setting pythia-70m"),
+        (["topk", "--data", "DATA", *SIZES, "--epochs", "2", "--tokens", "5"], "--epochs 2 goes with --data"),
+        (["topk", "--data", "DATA", *SIZES, "--batch", "7000"], "--batch 7000 exceeds the 600 rows"),
+        (["topk", "--tokens", "5"], "a world has samples, not tokens"),
+        (["topk", "--context", "64"], "--context is of a language model"),
+        (["topk", "--data", "DATA", *SIZES, "--bos", "yes"], "--bos comes too late for --data"),
+        (["topk", "--data", "DATA", *SIZES, "--world-zipf", "1"], "--world-zipf is of a synthetic world"),
+        (["topk", "--log", "paper"], "--log paper: give one of tensorboard, wandb, trackio"),
+        (["topk", "--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
+        (["topk", "--max-norm", "0.5"], "--max-norm 0.5: give at least 1, or 0"),
+    ],
+    ids=str,
+)
+def test_a_wrong_request_ends_with_one_line_and_code_2(words, message, data, tmp_path, capsys):
+    words = [data if word == "DATA" else word for word in words]
+    out = tmp_path / "run"
+    assert main(["train", *words, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not out.exists()
+
+
+WORLD = ["--world-width", "10", "--world-units", "8", "--world-active", "2", "--world-samples", "1000"]
+
+
+def test_a_file_trains_what_the_command_line_trains(tmp_path, capsys):
+    words = ["train", "topk", *WORLD, "--epochs", "1", "--batch", "100", "--seeds", "0,3"]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 0
+    capsys.readouterr()
+    assert main([*words, "--out", str(tmp_path / "a"), "--print-config"]) == 0
+    (tmp_path / "run.yaml").write_text(capsys.readouterr().out)
+    assert main(["train", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "b" / f"topk-seed{seed}") for seed in (0, 3)]
+    assert runs.read(tmp_path / "a") == runs.read(tmp_path / "b")
+    for name in ("topk-seed0", "topk-seed3"):
+        a, b = (SAE.load(tmp_path / folder / name) for folder in "ab")
+        assert a.decoder.equal(b.decoder)
+
+
+def test_an_interrupted_run_says_how_to_resume_it(tmp_path, monkeypatch, capsys):
+    def stop(*words, **options):
+        raise KeyboardInterrupt
+
+    words = ["train", "topk", *WORLD, "--epochs", "1", "--batch", "100", "--out", str(tmp_path / "a run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "go", stop)
+        assert main(words) == 1
+    assert f"Resume with: osae resume '{tmp_path}/a run'" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "a run"), "--device", "cpu"]) == 0
+    assert (tmp_path / "a run" / "topk-seed0" / "sae.json").exists()
+
+
+def test_resume_refuses_what_holds_no_run(tmp_path, capsys):
+    assert main(["resume", str(tmp_path / "nowhere")]) == 2
+    assert "no run" in capsys.readouterr().err

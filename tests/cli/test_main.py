@@ -1,0 +1,141 @@
+"""The command line as a user meets it: how quickly it answers, how it refuses, how it ends."""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from osae.cli import COMMANDS, main
+from osae.cli.commands import inspect
+
+HEAVY = ("torch", "numpy", "matplotlib", "rich", "yaml", "numba", "scipy", "pandas", "transformers")
+
+
+def shell(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "osae", *words], capture_output=True, text=True, timeout=120)
+
+
+def processor_seconds() -> float:
+    """Return what the processes of this test took so far, however busy the machine is with others."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_help_answers_at_once():
+    start = processor_seconds()
+    assert "reproduce" in shell("--help").stdout
+    assert processor_seconds() - start < 0.5
+
+
+def test_nothing_heavy_is_imported_to_explain_to_complete_or_to_refuse():
+    script = f"""
+import sys, osae.cli
+for words in (["--help"], ["train", "--help"], ["reproduce", "toy", "--help"], ["__complete", "train", "--"],
+              ["train", "topk", "--out", "x", "--epochs", "0"], ["reproduce", "toy", "--k", "2"],
+              ["train", "topk", "--out", "x", "--layer", "3"], ["compare", "a", "b", "--html", "."]):
+    osae.cli.main(words)
+sys.exit(", ".join(name for name in {HEAVY} if name in sys.modules) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "topk", "--out", "x", "--epochs", "0"], "--epochs 0: give a number above 0."),
+        (["train", "topk", "--out", "x", "--world-zipf", "nan"], "--world-zipf nan: give a finite number."),
+        (["train", "topk", "--out", "x", "--seeds", "inf"], "--seeds inf: give a whole number"),
+        (
+            ["train", "topk", "--out", "x", "--tokens", "1e30"],
+            "--tokens 1e30: give a whole number of at most",
+        ),
+        (["train", "topk", "--out", "x", "--units", "1e3", "--layer", "3"], "--layer is of a language model"),
+        (["train", "topk", "--ouut", "x"], "no option --ouut: did you mean --out?"),
+        (["train", "topkk", "--out", "x"], "RECIPE topkk: give one of vanilla, topk"),
+        (["reproduce", "toy", "--out", "x", "--k", "2"], "no option --k"),
+        (["reproduce", "toy", "--out", "x", "--setting", "pythia-70m"], "no option --setting"),
+        (["reproduce", "tory", "--out", "x"], "no experiment 'tory': did you mean toy?"),
+        (["reproduce", "--out", "x", "toy"], "no experiment '--out': there are toy"),
+        (["compare", "a", "b", "--html", "."], ". is a folder: give the name of a file."),
+        (["compare", "a", "b", "--json", "no/c.json"], "there is no folder no, make it first."),
+    ],
+    ids=str,
+)
+def test_a_wrong_request_is_refused_in_one_line_within_two_seconds(words, message):
+    start = processor_seconds()
+    done = shell(*words)
+    assert processor_seconds() - start < 2
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]], ids=str)
+def test_the_commands_are_listed(words, capsys):
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^  {name} +{re.escape(c.help)}$", out, re.M) for name, c in COMMANDS.items())
+    assert max(map(len, out.splitlines())) <= 110
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"osae \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def failing(error):
+    def run(options, line):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("a\nb\x1b[2J"), 2, "osae: a b\\x1b[2J\n"),
+        (OSError(28, "No space left on device", "x"), 2, "osae: [Errno 28] No space left on device: 'x'\n"),
+        (KeyboardInterrupt(), 1, "\nosae: interrupted.\n"),
+    ],
+    ids=repr,
+)
+def test_what_a_user_can_do_something_about_is_one_line(error, code, said, monkeypatch, capsys):
+    command = inspect.COMMAND
+    monkeypatch.setitem(COMMANDS, "inspect", type(command)(command.name, "", command.options, failing(error)))
+    assert main(["inspect", "x"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_an_interrupted_command_that_can_be_resumed_says_so(monkeypatch, capsys):
+    command = inspect.COMMAND
+    changed = type(command)("inspect", "", command.options, failing(KeyboardInterrupt()), resumable=True)
+    monkeypatch.setitem(COMMANDS, "inspect", changed)
+    assert main(["inspect", "x"]) == 1
+    assert capsys.readouterr().err == "\nosae: interrupted. Run the same command again to resume.\n"
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
+    command = inspect.COMMAND
+    changed = type(command)("inspect", "", command.options, failing(AssertionError("ours")))
+    monkeypatch.setitem(COMMANDS, "inspect", changed)
+    with pytest.raises(AssertionError, match="ours"):
+        main(["inspect", "x"])
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -u -m osae completion bash | true; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""
