@@ -1,0 +1,5 @@
+"""What is measured about this repository: see README.md in this folder."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent

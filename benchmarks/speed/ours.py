@@ -1,4 +1,4 @@
-"""Our entries: every one takes the training step that `osae.training.loop` takes."""
+"""Our entries: each takes the training step that `osae.training.loop` takes."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -6,8 +6,8 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.pipe import Shape
-from benchmarks.worker import serve
+from benchmarks.speed.pipe import Shape
+from benchmarks.speed.worker import serve
 from osae.objective import Terms
 from osae.prefix import Boundaries, Full, PrefixWeights, Uniform
 from osae.recipes import Task, group_ends, world_recipe
@@ -44,6 +44,7 @@ class Decoded(Trained):
     """The plain objective without a walk over prefixes: decode, subtract, square. The honest TopK to beat."""
 
     def terms(self) -> Terms:
+        """Return the plain loss of the batch, without a walk over prefixes."""
         sae, x = self.member.sae, self.x
         code = sae.encode(x, k=self.member.k_at(0))
         error = (x - sae.decode(code)).square().sum(-1).mean()
@@ -58,7 +59,7 @@ class Decoded(Trained):
 
 
 class Floor:
-    """The encoder's matrix product alone, into memory that is there already."""
+    """The encoder's matrix product alone, into memory that is already allocated."""
 
     def __init__(self, shape: Shape, x: Tensor):
         self.x, self.encoder = x, torch.randn(shape.K, shape.d, generator=torch.Generator().manual_seed(1))
@@ -86,5 +87,5 @@ ENTRIES = {
 }
 
 if __name__ == "__main__":
-    ours = f"osae {version('osae')}"
-    serve(ENTRIES, dict.fromkeys(ENTRIES, ours) | {"floor": f"torch {torch.__version__}"})
+    own = f"osae {version('osae')}"
+    serve(ENTRIES, dict.fromkeys(ENTRIES, own) | {"floor": f"torch {torch.__version__}"})

@@ -1,7 +1,7 @@
 """The far side of the pipe: one entry of the benchmark, alone in its process.
 
-A word on stdin says what to do, a line of JSON on stdout what it took. A process for each entry keeps its
-memory apart from the others' and lets the peers have their own environment: this file needs torch alone.
+A word on stdin says what to do, a line of JSON on stdout what it took. A process for each entry separates its
+memory from the others' and lets the peers have their own environment: this module needs torch alone.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from benchmarks.pipe import Shape
+from benchmarks.speed.pipe import Shape
 
 TINY = Shape(B=8, d=16, K=32, k=4)  # loads and compiles all that a step needs, before anything is measured
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -26,19 +26,19 @@ class Entry(Protocol):
     """One way to train an SAE on one batch."""
 
     def forward(self) -> Tensor:
-        """The loss of the batch, ready for `backward`."""
+        """Return the loss of the batch, ready for `backward`."""
         ...
 
     def step(self) -> None:
-        """A whole training step, as the library's own loop takes it."""
+        """Take a whole training step, as the library's own loop does."""
         ...
 
     def parameters(self) -> Iterable[Tensor]:
-        """What is trained."""
+        """Return what is trained."""
         ...
 
     def state(self) -> Iterable[Tensor]:
-        """What stays between steps: the parameters and all of the optimizer."""
+        """Return what stays between steps: the parameters and all of the optimizer."""
         ...
 
 
@@ -58,7 +58,7 @@ def serve(entries: Entries, versions: Mapping[str, str]) -> None:
 
 
 class Bench:
-    """An entry at a shape: times in milliseconds, memory in megabytes."""
+    """An entry at a shape; times are in milliseconds, memory in megabytes."""
 
     def __init__(
         self,
@@ -67,21 +67,22 @@ class Bench:
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._clock = clock
-        make(TINY, batch(TINY)).step()
-        self._without = resident("VmRSS")
-        self._x = batch(shape)
+        make(TINY, make_batch(TINY)).step()
+        self._without = read_resident("VmRSS")
+        self._x = make_batch(shape)
         self._entry = make(shape, self._x)
         self._entry.step()
 
     def answer(self, word: str) -> dict[str, float]:
+        """Return the time of a part of a step, or for "memory" what a step needs."""
         work = {
             "forward": self._entry.forward,
             "forward_backward": lambda: self._entry.forward().backward(),
             "step": self._entry.step,
         }
-        return self.memory() if word == "memory" else {"ms": self._timed(work[word])}
+        return self.memory() if word == "memory" else {"ms": self._time(work[word])}
 
-    def _timed(self, work: Callable[[], object]) -> float:
+    def _time(self, work: Callable[[], object]) -> float:
         for parameter in self._entry.parameters():
             parameter.grad = None
         started = self._clock()
@@ -89,28 +90,28 @@ class Bench:
         return 1e3 * (self._clock() - started)
 
     def memory(self) -> dict[str, float]:
-        """The peak of two steps above batch, weights, gradients and optimizer; and the gradients alone."""
-        gradients = _bytes(self._entry.parameters())
-        kept = gradients + _bytes([*self._entry.state(), self._x])
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew from here
+        """Return the peak of two steps above batch, weights, gradients and optimizer; and the gradients."""
+        gradients = _count_bytes(self._entry.parameters())
+        kept = gradients + _count_bytes([*self._entry.state(), self._x])
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         self._entry.step()
         self._entry.step()
-        peak = resident("VmHWM") - self._without - kept
+        peak = read_resident("VmHWM") - self._without - kept
         return {"peak_mb": peak / 1e6, "gradients_mb": gradients / 1e6}
 
 
-def batch(shape: Shape) -> Tensor:
-    """The same Gaussian samples for every entry (B, d)."""
+def make_batch(shape: Shape) -> Tensor:
+    """Return the same Gaussian samples for every entry (B, d)."""
     return torch.randn(shape.B, shape.d, generator=torch.Generator().manual_seed(0))
 
 
-def resident(which: str) -> int:
-    """Bytes of this process in memory, now (VmRSS) or at most (VmHWM), without what is free already."""
+def read_resident(which: str) -> int:
+    """Return the bytes of this process in memory, now (VmRSS) or at most (VmHWM), without freed memory."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
+def _count_bytes(tensors: Iterable[Tensor]) -> int:
     return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from benchmarks import reading
+from benchmarks.speed import reading
 from osae.data.shards import Shards, write_shards
 
 
@@ -15,13 +15,13 @@ def shards(tmp_path):
     return write_shards(tmp_path / "acts", [rows], rows_per_shard=500)
 
 
-def measured(shards, limit=1000):
-    return reading.measured(shards, units=16, k=2, batch=100, blocks=3, limit=limit)
+def measure(shards, limit=1000):
+    return reading.measure_waiting(shards, units=16, k=2, batch=100, blocks=3, limit=limit)
 
 
 def test_a_slow_disk_is_waited_for(shards, monkeypatch):
-    measured(shards)  # compiles what is to be compiled
-    fast, read = measured(shards), Shards.read
+    measure(shards)  # compiles the kernels
+    fast, read = measure(shards), Shards.read
     assert fast["rows"] == 3000
 
     def slowly(self, start, stop):
@@ -29,11 +29,11 @@ def test_a_slow_disk_is_waited_for(shards, monkeypatch):
         return read(self, start, stop)
 
     monkeypatch.setattr(Shards, "read", slowly)
-    slow = measured(shards)
+    slow = measure(shards)
     assert slow["share_waiting"] > max(0.5, fast["share_waiting"])
     assert slow["rows_a_second_reading_alone"] < 1100
 
 
-def test_a_single_block_says_nothing(shards):
+def test_a_single_block_is_refused(shards):
     with pytest.raises(ValueError, match="2000 rows are one block"):
-        measured(shards, limit=2000)
+        measure(shards, limit=2000)

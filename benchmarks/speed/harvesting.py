@@ -1,11 +1,10 @@
-"""Does harvest keep the pace of the model?
+"""Does harvest keep up with the model?
 
-    python -m benchmarks.harvesting --model MODEL --layer 10 --text FILE
+    python -m benchmarks.speed.harvesting --model MODEL --layer 10 --text FILE
 
-In turns, a text is harvested from the beginning (read, tokenised, run through the model, shuffled, written
-with its manifest), and its contexts are run through a model that has no blocks but those up to the layer,
-with all batches ready beforehand and nothing done with what comes out. What is told is the median of the
-ratios.
+In turns, a text is harvested from scratch (read, tokenised, run through the model, shuffled, written with its
+manifest), and its contexts are run through a model that has only the blocks up to the layer, with all batches
+prepared beforehand and nothing done with the output. The result is the median of the ratios.
 """
 
 import argparse
@@ -22,7 +21,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from benchmarks.pipe import ROOT, kept
+from benchmarks.speed.results import add_out, write_results
 from osae.data.harvest import BATCH_TOKENS, Contexts, Harvest, batch_contexts, harvest, open_model
 from osae.data.lm import LanguageModel, _blocks
 from osae.data.shards import Shards
@@ -30,8 +29,8 @@ from osae.data.text import TextFiles
 
 
 @contextmanager
-def cut(lm: LanguageModel, layer: int) -> Iterator[Any]:
-    """The model's decoder without the blocks from the layer on."""
+def cut_model(lm: LanguageModel, layer: int) -> Iterator[Any]:
+    """Yield the model's decoder without the blocks from the layer on."""
     blocks, decoder = _blocks(lm.model), lm.model.get_decoder()
     (name,) = [name for name, part in decoder.named_children() if part is blocks]
     setattr(decoder, name, blocks[:layer])
@@ -42,24 +41,24 @@ def cut(lm: LanguageModel, layer: int) -> Iterator[Any]:
 
 
 @torch.no_grad()
-def bare(lm: LanguageModel, layer: int, batches: Sequence[Tensor]) -> float:
-    """Seconds to run the batches through the blocks up to the layer."""
-    with cut(lm, layer) as decoder:
+def time_bare_pass(lm: LanguageModel, layer: int, batches: Sequence[Tensor]) -> float:
+    """Return the seconds it takes to run the batches through the blocks up to the layer."""
+    with cut_model(lm, layer) as decoder:
         began = time.perf_counter()
         for ids in batches:
             decoder(input_ids=ids.to(lm.device), use_cache=False).last_hidden_state.cpu()
         return time.perf_counter() - began
 
 
-def measured(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, device: str = "cpu") -> dict:
-    """The pace of harvest and of the bare model, in rows a second, and harvest's share of the bare pace."""
+def measure_pace(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, device: str = "cpu") -> dict:
+    """Return the rows per second of harvest and of the bare model, and the ratio of the two."""
     if spec.layer is None:
         raise ValueError("a bare pass needs a layer: give --layer.")
     lm = open_model(spec, device)
     paces: dict[str, list[float]] = {"harvest": [], "bare": []}
     rows = 0
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(rounds + 1):  # the first warms up, and shows which batches there are
+        for turn in range(rounds + 1):  # the first warms up
             out = Path(folder) / str(turn)
             began = time.perf_counter()
             harvest(spec, out, batch_tokens=batch_tokens, lm=lm)
@@ -71,7 +70,7 @@ def measured(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, devic
                 for index in range(len(contexts.blocks) - 1)
                 for ids, _ in batch_contexts(contexts, index, batch_tokens)
             ]
-            alone = bare(lm, spec.layer, batches)
+            alone = time_bare_pass(lm, spec.layer, batches)
             if turn:
                 paces["harvest"].append(rows / seconds)
                 paces["bare"].append(rows / alone)
@@ -87,8 +86,9 @@ def measured(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, devic
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark, print its numbers and write them."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.harvesting", description=__doc__.split("\n")[0]
+        prog="python -m benchmarks.speed.harvesting", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--model", required=True, metavar="ID_OR_FOLDER[:FILE.gguf]")
     parser.add_argument("--layer", type=int, required=True, metavar="N")
@@ -97,16 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=128, metavar="N", help="tokens of a context (128)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each (3)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, mps (cpu)")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    add_out(parser)
     asked = parser.parse_args(arguments)
     spec = Harvest(
         asked.model, TextFiles((asked.text,)), asked.tokens, layer=asked.layer, context=asked.context
     )
-    found = measured(spec, asked.rounds, device=asked.device)
+    found = measure_pace(spec, asked.rounds, device=asked.device)
     for name, paces in found["rows_a_second"].items():
-        print(f"{name}: {', '.join(f'{pace:,.0f}' for pace in paces)} rows a second")
+        print(f"{name}: {', '.join(f'{pace:,.0f}' for pace in paces)} rows per second")
     print(f"harvest runs at {found['share']:.1%} of the bare pass")
-    kept(found, asked.out / "harvesting.json")
+    write_results(found, asked.out / "harvesting.json")
     return 0
 
 

@@ -1,24 +1,22 @@
 """What the exact ordered step costs as the dictionary, the code and the width grow.
 
-    python -m benchmarks.growth
+    python -m benchmarks.speed.growth
 
-One size doubles while the others stay; time and extra memory are fitted as size^exponent over the larger
-half of the sizes, where what does not grow has faded. Writes `growth.json` and `growth.png`.
+One size doubles while the others stay fixed; time and extra memory are fitted as size^exponent over the
+larger half of the sizes, where constant costs no longer matter. Writes `growth.json` and `growth.png`.
 """
 
 import argparse
-import json
 import math
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import plots
-from benchmarks.pipe import ROOT, Shape, Worker
-from osae.files import atomic_write
+from benchmarks.speed import plots
+from benchmarks.speed.pipe import Shape, Worker
+from benchmarks.speed.results import add_out, write_results
 
 SWEEPS = {
     "K": (Shape(B=512, d=256, K=0, k=32), [2**n for n in range(10, 18)]),
@@ -28,27 +26,28 @@ SWEEPS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.split("\n")[0])
+    """Run the benchmark, print its numbers and write them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.growth", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="steps at each size (7)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    add_out(parser)
     asked = parser.parse_args(arguments)
-    sweeps = [sweep(along, fixed, sizes, asked) for along, (fixed, sizes) in SWEEPS.items()]
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with atomic_write(asked.out / "growth.json") as path:
-        path.write_text(
-            json.dumps({"schema": 1, "threads": asked.threads, "sweeps": sweeps}, indent=2) + "\n"
-        )
-    plots.growth(sweeps, asked.out / "growth.png")
-    print(f"Results: {asked.out / 'growth.json'}\nFigure:  {asked.out / 'growth.png'}")
+    sweeps = [measure_sweep(along, fixed, sizes, asked) for along, (fixed, sizes) in SWEEPS.items()]
+    write_results({"threads": asked.threads, "sweeps": sweeps}, asked.out / "growth.json")
+    plots.plot_growth(sweeps, asked.out / "growth.png")
+    print(f"Figure:  {asked.out / 'growth.png'}")
     return 0
 
 
-def sweep(along: str, fixed: Shape, sizes: Sequence[int], asked: argparse.Namespace) -> dict[str, Any]:
-    """The costs at each size of one dimension, and how they grow."""
+def measure_sweep(
+    along: str, fixed: Shape, sizes: Sequence[int], asked: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the costs at each size of one dimension, and how they grow."""
     points = []
     for size in sizes:
-        found = {"size": size, **cost(fixed._replace(**{along: size}), asked)}
+        found = {"size": size, **measure_cost(fixed._replace(**{along: size}), asked)}
         points.append(found)
         print(
             f"{along}={size}: step {found['step_ms']:.1f} ms, product {found['floor_ms']:.1f} ms, "
@@ -56,16 +55,17 @@ def sweep(along: str, fixed: Shape, sizes: Sequence[int], asked: argparse.Namesp
             flush=True,
         )
     growth = {
-        key: exponent(sizes, [point[key] for point in points]) for key in ("step_ms", "floor_ms", "peak_mb")
+        key: fit_exponent(sizes, [point[key] for point in points])
+        for key in ("step_ms", "floor_ms", "peak_mb")
     }
     print(f"{along}: time ~ {along}^{growth['step_ms']:.2f}, memory ~ {along}^{growth['peak_mb']:.2f}")
     others = ", ".join(f"{name}={value}" for name, value in fixed._asdict().items() if name != along)
     return {"along": along, "fixed": others, "points": points, "growth": growth}
 
 
-def cost(shape: Shape, asked: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of the step and of the bare product, asked in turns, and the step's extra memory."""
-    start = [sys.executable, "benchmarks.ours"]
+def measure_cost(shape: Shape, asked: argparse.Namespace) -> dict[str, float]:
+    """Return milliseconds of the step and of the bare product, in turns, and the step's extra memory."""
+    start = [sys.executable, "benchmarks.speed.ours"]
     with (
         Worker(*start, "osae-exact", shape, asked.threads) as exact,
         Worker(*start, "floor", shape, asked.threads) as floor,
@@ -76,8 +76,8 @@ def cost(shape: Shape, asked: argparse.Namespace) -> dict[str, float]:
         return {"step_ms": median(steps), "floor_ms": median(products), **exact.ask("memory")}
 
 
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The least-squares slope of log value against log size over the larger half of the sizes."""
+def fit_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return the least-squares slope of log value against log size over the larger half of the sizes."""
     half = len(sizes) // 2
     x = [math.log(size) for size in sizes[half:]]
     y = [math.log(max(value, 1e-9)) for value in values[half:]]

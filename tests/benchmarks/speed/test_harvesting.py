@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from benchmarks.harvesting import cut, main
+from benchmarks.speed.harvesting import cut_model, main
 from osae.data.lm import LanguageModel
 from tests.data.tiny import documents, saved_model, saved_text
 
@@ -13,7 +13,7 @@ def test_the_bare_pass_is_the_model_up_to_the_layer(tmp_path):
     lm = LanguageModel(str(saved_model(tmp_path / "model")), layer=1, device="cpu")
     ids = torch.arange(12).reshape(2, 6)
     whole = lm.activations(ids)
-    with cut(lm, 1) as decoder, torch.no_grad():
+    with cut_model(lm, 1) as decoder, torch.no_grad():
         decoder.norm, norm = torch.nn.Identity(), decoder.norm
         assert torch.equal(decoder(input_ids=ids, use_cache=False).last_hidden_state, whole)
         decoder.norm = norm

@@ -1,11 +1,11 @@
 """Does training wait for the disk?
 
-    python -m benchmarks.reading SHARDS
+    python -m benchmarks.speed.reading SHARDS
 
 Trains a plain TopK SAE, the fastest to train and so the one that waits most, on activations of `osae
-harvest`, and tells which share of the time it waited for rows, with the next block read ahead as always; and
-how fast blocks are read when nothing else is done. Files may come from the system's cache: it says nothing of
-a slow disk.
+harvest`, and measures the share of the time spent waiting for rows, with the next block read ahead as always;
+and how fast blocks are read when nothing else is done. Files may come from the system's cache: the numbers
+do not apply to a slow disk.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.pipe import ROOT, kept
+from benchmarks.speed.results import add_out, write_results
 from osae.data.shards import Shards
 from osae.data.source import ShardRows, Source
 from osae.recipes import Task, recipe
@@ -27,29 +27,31 @@ from osae.training.member import Member
 
 
 class Timed:
-    """A source that adds up how long it was waited for."""
+    """A source that adds up how long training waited for it."""
 
     def __init__(self, source: Source):
         self.source, self.seconds = source, 0.0
 
     @property
     def rows(self) -> int:
+        """Return the rows of a block."""
         return self.source.rows
 
     def block(self, index: int) -> Tensor:
+        """Return a block, and add the time that it took."""
         began = time.perf_counter()
         rows = self.source.block(index)
         self.seconds += time.perf_counter() - began
         return rows
 
 
-def measured(
+def measure_waiting(
     shards: Shards, *, units: int, k: int, batch: int, blocks: int, limit: int | None = None
 ) -> dict:
-    """Rows a second of training and of reading alone, and the share of training spent waiting."""
+    """Return rows per second of training and of reading alone, and the share of time spent waiting."""
     source = ShardRows(shards, limit)
     if source.count < 2:
-        raise ValueError(f"{shards.rows} rows are one block, read once: give more.")
+        raise ValueError(f"{shards.rows} rows are one block, which is read once: give more rows.")
     steps = blocks * (source.rows // batch)
     made = recipe("topk", Task(shards.width, units, k, samples=steps * batch, batch=batch))
     member = Member(replace(made, k_warmup=None), 0, shards.read(0, source.rows))
@@ -73,22 +75,25 @@ def measured(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__.split("\n")[0])
+    """Run the benchmark, print its numbers and write them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.reading", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("shards", type=Path, metavar="SHARDS")
     parser.add_argument("--units", type=int, default=2048, metavar="N", help="units of the SAE (2048)")
     parser.add_argument("--k", type=int, default=32, metavar="N", help="active units (32)")
     parser.add_argument("--batch", type=int, default=2048, metavar="N", help="rows of a step (2048)")
     parser.add_argument("--blocks", type=int, default=4, metavar="N", help="blocks trained on (4)")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    add_out(parser)
     asked = parser.parse_args(arguments)
-    found: dict[str, Any] = measured(
+    found: dict[str, Any] = measure_waiting(
         Shards(asked.shards), units=asked.units, k=asked.k, batch=asked.batch, blocks=asked.blocks
     )
     print(
-        f"training: {found['rows_a_second']:,.0f} rows a second, {found['share_waiting']:.1%} of the time "
-        f"waiting for them; reading alone: {found['rows_a_second_reading_alone']:,.0f} rows a second"
+        f"training: {found['rows_a_second']:,.0f} rows per second, {found['share_waiting']:.1%} of the time "
+        f"waiting for them; reading alone: {found['rows_a_second_reading_alone']:,.0f} rows per second"
     )
-    kept(found, asked.out / "reading.json")
+    write_results(found, asked.out / "reading.json")
     return 0
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.pipe import Shape
+from benchmarks.speed.pipe import Shape
 
 OURS, THEIRS, GREY = "#0072B2", "#D55E00", "#666666"
 
 
-def steps(result: Mapping[str, Any], path: Path) -> None:
-    """A bar for each entry's step at each shape, as a multiple of the bare encoder product."""
+def plot_steps(result: Mapping[str, Any], path: Path) -> None:
+    """Draw a bar for each entry's step at each shape, as a multiple of the bare encoder product."""
     cases = result["cases"]
     figure = Figure(figsize=(4.6 * len(cases), 3.6), layout="constrained")
     for axes, found in zip(figure.subplots(1, len(cases), squeeze=False)[0], cases, strict=True):
@@ -32,8 +32,8 @@ def steps(result: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def growth(sweeps: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Time and extra memory of a step against each size, on logarithmic axes, with the fitted lines."""
+def plot_growth(sweeps: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw time and extra memory of a step against each size, on logarithmic axes, with the fitted lines."""
     figure = Figure(figsize=(4.2 * len(sweeps), 6.4), layout="constrained")
     grid = figure.subplots(2, len(sweeps), squeeze=False)
     for column, sweep in enumerate(sweeps):

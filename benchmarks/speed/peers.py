@@ -1,7 +1,8 @@
-"""The peers' entries, each by the library's own training step and default settings; runs in `.venv-interop`.
+"""The peers' entries, with each library's own training step and default settings; runs in `.venv-interop`.
 
-sparsify is here with both of its optimizers. SAELens' `use_sparse_activations` is not: its backward pass does
-not run on a CPU. No unit is dead in the few steps of a benchmark, so nobody pays for revival.
+sparsify is included with both of its optimizers. SAELens' `use_sparse_activations` is not: its backward pass
+does not run on a CPU. No unit dies in the few steps of a benchmark, so no entry pays for revival. This module
+needs torch and the peers, not osae.
 """
 
 import os
@@ -12,8 +13,8 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.pipe import Shape
-from benchmarks.worker import serve
+from benchmarks.speed.pipe import Shape
+from benchmarks.speed.worker import serve
 
 os.environ["SPARSIFY_DISABLE_TRITON"] = "1"  # its kernels need a GPU
 sys.modules["nnsight"] = types.SimpleNamespace(LanguageModel=object)  # type: ignore[assignment]  # never called
@@ -22,7 +23,7 @@ GROUPS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2 + 1 / 32)  # as dictionary_learnin
 
 
 class SAELens:
-    """SAELens' trainer on its TopK or Matryoshka SAE."""
+    """SAELens' trainer with its TopK or Matryoshka SAE."""
 
     def __init__(self, shape: Shape, x: Tensor, *, nested: bool):
         from sae_lens import (
@@ -66,7 +67,7 @@ class SAELens:
         return list(self.trainer.sae.parameters())
 
     def state(self) -> list[Tensor]:
-        return [*self.parameters(), *optimizer_tensors(self.trainer.optimizer)]
+        return [*self.parameters(), *list_tensors(self.trainer.optimizer)]
 
 
 class Sparsify:
@@ -76,7 +77,7 @@ class Sparsify:
         from sparsify import SparseCoder, SparseCoderConfig
 
         self.x, self.sae = x, SparseCoder(shape.d, SparseCoderConfig(num_latents=shape.K, k=shape.k))
-        self.silent = torch.zeros(shape.K, dtype=torch.long)
+        self.inactive = torch.zeros(shape.K, dtype=torch.long)
         self.fired = torch.zeros(shape.K, dtype=torch.bool)
         if signum:
             from schedulefree import ScheduleFreeWrapper
@@ -99,19 +100,19 @@ class Sparsify:
         self.sae.remove_gradient_parallel_to_decoder_directions()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.silent += len(self.x)
-        self.silent[self.fired] = 0
+        self.inactive += len(self.x)
+        self.inactive[self.fired] = 0
         self.fired.zero_()
 
     def parameters(self) -> list[Tensor]:
         return list(self.sae.parameters())
 
     def state(self) -> list[Tensor]:
-        return [*self.parameters(), *optimizer_tensors(self.optimizer)]
+        return [*self.parameters(), *list_tensors(self.optimizer)]
 
 
 class DictionaryLearning:
-    """dictionary_learning's trainers; not their very first step, which also sets the bias."""
+    """dictionary_learning's trainers, without their first step, which also sets the bias."""
 
     def __init__(self, shape: Shape, x: Tensor, *, nested: bool):
         from dictionary_learning.trainers.matryoshka_batch_top_k import MatryoshkaBatchTopKTrainer
@@ -135,11 +136,11 @@ class DictionaryLearning:
         return list(self.trainer.ae.parameters())
 
     def state(self) -> list[Tensor]:
-        return [*self.parameters(), *optimizer_tensors(self.trainer.optimizer)]
+        return [*self.parameters(), *list_tensors(self.trainer.optimizer)]
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Every tensor of an optimizer's state."""
+def list_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return every tensor of an optimizer's state."""
     return [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
 
 

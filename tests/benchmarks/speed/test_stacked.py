@@ -2,12 +2,12 @@
 
 import torch
 
-from benchmarks.stacked import Stacked, alone, measured
+from benchmarks.speed.stacked import Stacked, make_members, measure_stacking
 
 
 def test_stacked_step_is_the_step_of_each_sae():
     x = torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
-    members = alone(3, x, units=16, k=3)
+    members = make_members(3, x, units=16, k=3)
     stacked = Stacked(members)
     for _ in range(5):
         stacked.step(x)
@@ -18,6 +18,6 @@ def test_stacked_step_is_the_step_of_each_sae():
         torch.testing.assert_close(stacked.bias[place], member.sae.encoder_bias, rtol=1e-3, atol=1e-4)
 
 
-def test_times_are_told_per_sae():
-    found = measured(2, 2, width=8, units=8, k=2)
+def test_times_are_per_sae():
+    found = measure_stacking(2, 2, width=8, units=8, k=2)
     assert min(found["one_by_one_ms"], found["stacked_ms"], found["stacked_speedup"]) > 0

@@ -1,13 +1,13 @@
-"""One certified matching of two dictionaries, beside scipy's dense solver: time, peak memory and result.
+"""One certified matching of two dictionaries, next to scipy's dense solver: time, peak memory and result.
 
-    python -m benchmarks.matching                 # 16,384 units with scipy, 65,536 without
-    python -m benchmarks.matching --units 4096    # this size alone, with scipy unless --no-scipy
-    python -m benchmarks.matching --quick         # 1,024 units
+    python -m benchmarks.speed.matching                 # 16,384 units with scipy, 65,536 without
+    python -m benchmarks.speed.matching --units 4096    # this size alone, with scipy unless --no-scipy
+    python -m benchmarks.speed.matching --quick         # 1,024 units
 
 "realistic": 60 % of the atoms have a partner of cosine 0.5 to 0.95 in some other place, the rest are
-unrelated. "random": no atom is related to any other. Each solver works in a process of its own, which has
-compiled what it needs before the clock starts; its peak holds everything, the libraries and both dictionaries
-too. scipy's time includes the product that it needs.
+unrelated. "random": no atom is related to any other. Each solver runs in a process of its own, which has
+compiled what it needs before the clock starts; its peak memory includes the libraries and both dictionaries.
+scipy's time includes the matrix product that it needs.
 
 Shapes: K units, d width.
 """
@@ -15,7 +15,6 @@ Shapes: K units, d width.
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -30,9 +29,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.pipe import ROOT
-from benchmarks.worker import resident
-from osae.files import atomic_write
+from benchmarks import ROOT
+from benchmarks.speed.results import add_out, describe_machine, write_results
+from benchmarks.speed.worker import read_resident
 from osae.metrics import cosine, match_atoms
 from osae.versions import versions
 
@@ -53,49 +52,48 @@ class Case(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = _arguments(arguments)
+    """Run the benchmark, print its numbers and write them."""
+    asked = _parse_arguments(arguments)
     console = Console(width=None if sys.stdout.isatty() else 110)
-    found = [measured(case, asked.threads) for case in told(asked.cases)]
+    found = [measure_case(case, asked.threads) for case in announce(asked.cases)]
     result = {
-        "schema": 1,
         "threads": asked.threads,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": describe_machine(),
         "versions": versions(),
         "cases": found,
     }
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with atomic_write(asked.out / "matching.json") as path:
-        path.write_text(json.dumps(result, indent=2) + "\n")
-    console.print(table(found))
-    console.print(f"Results: {asked.out / 'matching.json'}", highlight=False)
+    console.print(make_table(found))
+    write_results(result, asked.out / "matching.json")
     return 0
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.matching", description=__doc__.split("\n")[0])
+def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.matching", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--units", type=int, metavar="K", help="this size alone, both kinds")
     parser.add_argument("--width", type=int, default=512, metavar="d")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} units unless --units says otherwise")
     parser.add_argument("--no-scipy", action="store_true", help="our matching alone")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    add_out(parser)
     asked = parser.parse_args(arguments)
     asked.cases = list(
-        cases(asked.units or (QUICK if asked.quick else None), asked.width, not asked.no_scipy)
+        list_cases(asked.units or (QUICK if asked.quick else None), asked.width, not asked.no_scipy)
     )
     return asked
 
 
-def cases(units: int | None, width: int, scipy: bool) -> Iterator[Case]:
-    """Both kinds at the size asked for; without one, the usual sizes."""
+def list_cases(units: int | None, width: int, scipy: bool) -> Iterator[Case]:
+    """Yield both kinds at the size asked for, or at the usual sizes."""
     for kind in ("realistic", "random"):
         yield Case(units or 16_384, width, kind, scipy)
     if units is None:  # all pairs of 65,536 units would take scipy 64 GB
         yield Case(65_536, width, "realistic", scipy=False)
 
 
-def told(todo: Iterable[Case]) -> Iterator[Case]:
-    """The cases, each announced: a large one takes minutes."""
+def announce(todo: Iterable[Case]) -> Iterator[Case]:
+    """Yield the cases, and say which one is running: a large one takes minutes."""
     for case in todo:
         print(f"{case.units} units, {case.kind} ...", file=sys.stderr, flush=True)
         yield case
@@ -104,17 +102,17 @@ def told(todo: Iterable[Case]) -> Iterator[Case]:
 # --- measuring --------------------------------------------------------------------------------------
 
 
-def measured(case: Case, threads: int) -> dict[str, Any]:
-    """What our matching took and gave, and what scipy's did; None for scipy if it is not asked."""
-    ours = alone("osae", case, threads)
-    dense = alone("scipy", case, threads) if case.scipy else {}
+def measure_case(case: Case, threads: int) -> dict[str, Any]:
+    """Return time, memory and result of our matching and of scipy's; None for scipy if it is left out."""
+    ours = solve_alone("osae", case, threads)
+    dense = solve_alone("scipy", case, threads) if case.scipy else {}
     theirs = {f"scipy_{name}": dense.get(name) for name in ("seconds", "peak_mb", "value")}
     return {"units": case.units, "width": case.width, "kind": case.kind, **ours, **theirs}
 
 
-def alone(solver: Solver, case: Case, threads: int) -> dict[str, Any]:
-    """The same as `solved`, from a new process, so that the peak of its memory is its own."""
-    code = "import sys; from benchmarks.matching import answer; answer(*sys.argv[1:])"
+def solve_alone(solver: Solver, case: Case, threads: int) -> dict[str, Any]:
+    """Return what `solve` returns, from a new process, so that the peak of its memory is its own."""
+    code = "import sys; from benchmarks.speed.matching import print_answer; print_answer(*sys.argv[1:])"
     words = [solver, str(case.units), str(case.width), case.kind]
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
@@ -129,34 +127,34 @@ def alone(solver: Solver, case: Case, threads: int) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def answer(solver: Solver, units: str, width: str, kind: Kind) -> None:
-    """Prints what `solved` gives: the far side of `alone`."""
-    print(json.dumps(solved(solver, *dictionaries(int(units), int(width), kind))))
+def print_answer(solver: Solver, units: str, width: str, kind: Kind) -> None:
+    """Print what `solve` returns: the far side of `solve_alone`."""
+    print(json.dumps(solve(solver, *make_dictionaries(int(units), int(width), kind))))
 
 
-def solved(solver: Solver, a: Tensor, b: Tensor) -> dict[str, Any]:
-    """Seconds, the peak of this process's memory, and the total cosine; with the proof, if it is ours."""
-    solve = {"osae": _certified, "scipy": _dense}[solver]
-    solve(*dictionaries(64, 8, "random"))  # loads and compiles all it needs
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew from here
+def solve(solver: Solver, a: Tensor, b: Tensor) -> dict[str, Any]:
+    """Return seconds, peak memory of this process and the total cosine; for ours also the certificate."""
+    match = {"osae": _match_certified, "scipy": _match_dense}[solver]
+    match(*make_dictionaries(64, 8, "random"))  # loads and compiles all it needs
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     started = time.perf_counter()
-    result = solve(a, b)
+    result = match(a, b)
     seconds = time.perf_counter() - started
-    return {"seconds": seconds, "peak_mb": resident("VmHWM") / 1e6, **result}
+    return {"seconds": seconds, "peak_mb": read_resident("VmHWM") / 1e6, **result}
 
 
-def _certified(a: Tensor, b: Tensor) -> dict[str, Any]:
+def _match_certified(a: Tensor, b: Tensor) -> dict[str, Any]:
     found = match_atoms(a, b, method="sparse")
     return {"value": float(found.similarity.sum()), "gap": found.gap, "optimal": found.optimal}
 
 
-def _dense(a: Tensor, b: Tensor) -> dict[str, Any]:
+def _match_dense(a: Tensor, b: Tensor) -> dict[str, Any]:
     similarity = cosine(a, b).numpy()
     return {"value": float(similarity[linear_sum_assignment(similarity, maximize=True)].sum())}
 
 
-def dictionaries(units: int, width: int, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Two dictionaries (K, d) of unit atoms, always the same for the same size and kind."""
+def make_dictionaries(units: int, width: int, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return two dictionaries (K, d) of unit atoms, always the same for a size and kind."""
     generator = torch.Generator().manual_seed(0)
     a, b = (normalize(torch.randn(units, width, generator=generator), dim=1) for _ in range(2))
     if kind == "realistic":
@@ -167,11 +165,11 @@ def dictionaries(units: int, width: int, kind: Kind) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-# --- telling ----------------------------------------------------------------------------------------
+# --- reporting --------------------------------------------------------------------------------------
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """All cases as a table; the mean cosine is the total over the number of units."""
+def make_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """Return all cases as a table; the mean cosine is the total over the number of units."""
     made = Table(title="One matching of two dictionaries", title_justify="left")
     made.add_column("kind")
     for column in (

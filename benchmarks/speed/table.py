@@ -1,6 +1,6 @@
-"""The ratios that docs/speed.md shows, from a benchmark's results:
+"""The ratios that docs/speed.md shows, from the results of a benchmark:
 
-python -m benchmarks.table evidence/speed/bench.json
+python -m benchmarks.speed.table evidence/speed/bench.json
 """
 
 import json
@@ -22,8 +22,8 @@ HEAD = (
 )
 
 
-def markdown(result: Mapping[str, Any]) -> str:
-    """One line per shape; of sparsify's two optimizers the faster."""
+def format_markdown(result: Mapping[str, Any]) -> str:
+    """Return a table with one line per shape; of sparsify's two optimizers the faster."""
     lines = [f"| {' | '.join(HEAD)} |", f"| :-- |{' --: |' * (len(HEAD) - 1)}"]
     for case in result["cases"]:
         step = {entry["name"]: entry["step_ms"] for entry in case["entries"]}
@@ -39,4 +39,4 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(markdown(json.loads(Path(sys.argv[1]).read_text())))
+    print(format_markdown(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,27 +1,24 @@
 """Would many small SAEs train faster stacked, as one batched matrix product, than one after the other?
 
-    python -m benchmarks.stacked
+    python -m benchmarks.speed.stacked
 
-Times a step of S plain TopK SAEs of the table-1 world, per SAE: ours, one after the other on one thread, as
-`osae reproduce` trains them (one process per core); and stacked in torch's batched products, on one thread
-and on all. Both take the same step: the test compares their weights.
+Times a step of S plain TopK SAEs of the table-1 world, per SAE: one after the other on one thread, as `osae
+reproduce` trains them (one process per core), and stacked in torch's batched products, on one thread and on
+all. Both take the same step: a test compares their weights.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.pipe import ROOT
-from osae.files import atomic_write
+from benchmarks.speed.results import add_out, write_results
 from osae.recipes import Task, world_recipe
 from osae.schedule import LearningRate
 from osae.training.member import Member
@@ -29,8 +26,8 @@ from osae.training.member import Member
 RATE = 1e-3
 
 
-def alone(seeds: int, x: Tensor, units: int, k: int) -> list[Member]:
-    """SAEs that are trained one after the other, on the same batch."""
+def make_members(seeds: int, x: Tensor, units: int, k: int) -> list[Member]:
+    """Return SAEs that are trained one after the other, on the same batch."""
     made = world_recipe("topk", Task(x.shape[1], units, k, samples=len(x), batch=len(x)))
     made = replace(made, k_warmup=None, lr=LearningRate(RATE))
     return [Member(made, seed, x) for seed in range(seeds)]
@@ -50,6 +47,7 @@ class Stacked:
         self.optimizer = torch.optim.Adam(trained, lr=RATE, fused=True)
 
     def step(self, x: Tensor) -> None:
+        """Take one training step of all SAEs on the same batch."""
         batch = x.expand(len(self.encoder), *x.shape)
         pre = torch.baddbmm(self.bias.unsqueeze(1), batch, self.encoder.transpose(1, 2))
         values, units = pre.relu().topk(self.k, sorted=False)
@@ -65,8 +63,8 @@ class Stacked:
             self.decoder /= self.decoder.norm(dim=-1, keepdim=True)
 
 
-def timed(work: Callable[[], object], rounds: int) -> float:
-    """Milliseconds, the median of some rounds after one to warm up."""
+def time_work(work: Callable[[], object], rounds: int) -> float:
+    """Return milliseconds: the median of some rounds, after one to warm up."""
     work()
     times = []
     for _ in range(rounds):
@@ -76,16 +74,18 @@ def timed(work: Callable[[], object], rounds: int) -> float:
     return median(times)
 
 
-def measured(seeds: int, rounds: int, *, width: int = 80, units: int = 100, k: int = 5) -> dict[str, Any]:
-    """Milliseconds per SAE and step, each way; per core where only one is used."""
+def measure_stacking(
+    seeds: int, rounds: int, *, width: int = 80, units: int = 100, k: int = 5
+) -> dict[str, Any]:
+    """Return milliseconds per SAE and step, each way; per core where only one is used."""
     x = torch.randn(500, width, generator=torch.Generator().manual_seed(0))
-    members, threads = alone(seeds, x, units, k), torch.get_num_threads()
+    members, threads = make_members(seeds, x, units, k), torch.get_num_threads()
     stacked = Stacked(members)
     torch.set_num_threads(1)
-    one_by_one = timed(lambda: [member.advance(x, 0) for member in members], rounds) / seeds
-    on_one = timed(lambda: stacked.step(x), rounds) / seeds
+    one_by_one = time_work(lambda: [member.advance(x, 0) for member in members], rounds) / seeds
+    on_one = time_work(lambda: stacked.step(x), rounds) / seeds
     torch.set_num_threads(threads)
-    on_all = timed(lambda: stacked.step(x), rounds) / seeds
+    on_all = time_work(lambda: stacked.step(x), rounds) / seeds
     found = {"one_by_one_ms": one_by_one, "stacked_ms": on_one, "stacked_on_all_threads_ms": on_all}
     # what a machine gets done: one process per core, or one process with all threads
     best = min(on_one / threads, on_all)
@@ -93,21 +93,21 @@ def measured(seeds: int, rounds: int, *, width: int = 80, units: int = 100, k: i
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stacked", description=__doc__.split("\n")[0])
+    """Run the benchmark, print its numbers and write them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.stacked", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="steps timed (15)")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    add_out(parser)
     asked = parser.parse_args(arguments)
-    found = [measured(seeds, asked.rounds) for seeds in (1, 4, 10, 32)]
+    found = [measure_stacking(seeds, asked.rounds) for seeds in (1, 4, 10, 32)]
     for row in found:
         print(
             f"{row['seeds']:3d} SAEs, ms per SAE and step: one by one {row['one_by_one_ms']:.2f}, stacked "
             f"{row['stacked_ms']:.2f}, stacked on {row['threads']} threads "
             f"{row['stacked_on_all_threads_ms']:.2f}; stacking is {row['stacked_speedup']:.2f} times as fast"
         )
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with atomic_write(asked.out / "stacked.json") as path:
-        path.write_text(json.dumps({"schema": 1, "rows": found}, indent=2) + "\n")
-    print(f"Results: {asked.out / 'stacked.json'}")
+    write_results({"rows": found}, asked.out / "stacked.json")
     return 0
 
 

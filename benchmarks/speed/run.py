@@ -1,19 +1,17 @@
-"""`make bench`: every library's training step on the same batch, in turns, beside the bare encoder product.
+"""`make bench`: every library's training step on the same batch, in turns, and the bare encoder product.
 
-    python -m benchmarks.run                 # all shapes, ours and the peers
-    python -m benchmarks.run --no-peers      # ours alone
-    python -m benchmarks.run --quick         # few rounds
-    python -m benchmarks.run --busy          # others compute here too: CPU time on one thread
-    python -m benchmarks.run --shape 2048,512,65536,80 --no-peers
+    python -m benchmarks.speed.run                 # all shapes, ours and the peers
+    python -m benchmarks.speed.run --no-peers      # ours alone
+    python -m benchmarks.speed.run --quick         # few rounds
+    python -m benchmarks.speed.run --busy          # on a busy machine: CPU time on one thread
+    python -m benchmarks.speed.run --shape 2048,512,65536,80 --no-peers
 
-Each entry lives in a process of its own and waits while the others work. In every round each is asked once
-for each part, beginning with another one each time; the numbers are medians over the rounds.
+Each entry runs in a process of its own and waits while the others work. In every round each is asked once for
+each part, in an order that rotates; the numbers are medians over the rounds.
 """
 
 import argparse
-import json
 import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,9 +22,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import plots
-from benchmarks.pipe import ROOT, Shape, Worker
-from osae.files import atomic_write
+from benchmarks import ROOT
+from benchmarks.speed import plots
+from benchmarks.speed.pipe import Shape, Worker
+from benchmarks.speed.results import add_out, describe_machine, write_results
 
 SHAPES = (
     Shape(2048, 512, 4096, 80),
@@ -48,36 +47,36 @@ Times = dict[str, dict[str, list[float]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = _arguments(arguments)
+    """Run the benchmark, print its numbers and write them."""
+    asked = _parse_arguments(arguments)
     console = Console(width=None if sys.stdout.isatty() else 110)
     cases, versions = [], {}
     for shape in asked.shape or SHAPES:
-        found = case(shape, asked, versions)
+        found = measure_case(shape, asked, versions)
         cases.append(found)
-        console.print(table(found))
+        console.print(make_table(found))
     result = {
-        "schema": 1,
         "threads": asked.threads,
         "clock": asked.clock,
         "rounds": asked.rounds,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": describe_machine(),
         "versions": versions,
         "cases": cases,
     }
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with atomic_write(asked.out / "bench.json") as path:
-        path.write_text(json.dumps(result, indent=2) + "\n")
-    plots.steps(result, asked.out / "bench.png")
-    for line in verdicts(cases):
+    write_results(result, asked.out / "bench.json")
+    plots.plot_steps(result, asked.out / "bench.png")
+    for line in state_verdicts(cases):
         console.print(line, highlight=False)
-    console.print(f"Results: {asked.out / 'bench.json'}\nFigure:  {asked.out / 'bench.png'}", highlight=False)
+    console.print(f"Figure:  {asked.out / 'bench.png'}", highlight=False)
     return 0
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.split("\n")[0])
+def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.run", description=__doc__.split("\n")[0]
+    )
     parser.add_argument(
-        "--shape", type=_shape, action="append", metavar="B,d,K,k", help="instead of the four"
+        "--shape", type=_parse_shape, action="append", metavar="B,d,K,k", help="replaces the four shapes"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="how often each entry is asked (5)")
     parser.add_argument("--quick", action="store_true", help="two rounds")
@@ -86,8 +85,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--peers-python", type=Path, default=ROOT / ".venv-interop/bin/python", metavar="PATH"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--busy", action="store_true", help="CPU time on one thread, not time on the clock")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench", metavar="DIR")
+    parser.add_argument(
+        "--busy", action="store_true", help="measure CPU time on one thread instead of elapsed time"
+    )
+    add_out(parser)
     asked = parser.parse_args(arguments)
     asked.clock, asked.threads = ("cpu", 1) if asked.busy else ("wall", asked.threads)
     asked.rounds = asked.rounds or (2 if asked.quick else 5)
@@ -96,22 +97,22 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
-def _shape(text: str) -> Shape:
+def _parse_shape(text: str) -> Shape:
     return Shape(*(int(number) for number in text.split(",")))
 
 
 # --- measuring --------------------------------------------------------------------------------------
 
 
-def case(shape: Shape, asked: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
-    """The medians of every entry at one shape; fills in the entries' versions."""
+def measure_case(shape: Shape, asked: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
+    """Return the medians of every entry at one shape; add the entries' versions to `versions`."""
     with ExitStack() as stack:
         workers = {}
         for name in ("floor", *OURS, *(() if asked.no_peers else PEERS)):
             python, module = (
-                (str(asked.peers_python), "benchmarks.peers")
+                (str(asked.peers_python), "benchmarks.speed.peers")
                 if name in PEERS
-                else (sys.executable, "benchmarks.ours")
+                else (sys.executable, "benchmarks.speed.ours")
             )
             worker = stack.enter_context(Worker(python, module, name, shape, asked.threads, asked.clock))
             try:
@@ -119,14 +120,16 @@ def case(shape: Shape, asked: argparse.Namespace, versions: dict[str, str]) -> d
                 workers[name] = worker
             except RuntimeError as error:
                 print(f"left out: {error}", file=sys.stderr)
-        times = timed(workers, asked.rounds)
+        times = time_parts(workers, asked.rounds)
         floor = median(times.pop("floor")["step"])
-        entries = [summary(name, parts, floor) | workers[name].ask("memory") for name, parts in times.items()]
+        entries = [
+            summarize(name, parts, floor) | workers[name].ask("memory") for name, parts in times.items()
+        ]
     return {"shape": shape._asdict(), "floor_ms": floor, "entries": entries}
 
 
-def timed(workers: Mapping[str, Worker], rounds: int) -> Times:
-    """Milliseconds of each part of each entry, round by round."""
+def time_parts(workers: Mapping[str, Worker], rounds: int) -> Times:
+    """Return milliseconds of each part of each entry, round by round."""
     times: Times = {name: {part: [] for part in PARTS} for name in workers}
     order = list(workers)
     for turn in range(rounds):
@@ -136,8 +139,8 @@ def timed(workers: Mapping[str, Worker], rounds: int) -> Times:
     return times
 
 
-def summary(name: str, parts: Mapping[str, list[float]], floor: float) -> dict[str, Any]:
-    """An entry's medians, and the fastest and slowest of its steps."""
+def summarize(name: str, parts: Mapping[str, list[float]], floor: float) -> dict[str, Any]:
+    """Return an entry's medians, and the fastest and slowest of its steps."""
     medians = {f"{part}_ms": median(numbers) for part, numbers in parts.items()}
     return {
         "name": name,
@@ -147,11 +150,11 @@ def summary(name: str, parts: Mapping[str, list[float]], floor: float) -> dict[s
     }
 
 
-# --- telling ----------------------------------------------------------------------------------------
+# --- reporting --------------------------------------------------------------------------------------
 
 
-def table(found: Mapping[str, Any]) -> Table:
-    """One case as a table, fastest entry first."""
+def make_table(found: Mapping[str, Any]) -> Table:
+    """Return one case as a table, fastest entry first."""
     title = f"{Shape(**found['shape'])}: the bare encoder product takes {found['floor_ms']:.1f} ms"
     made = Table(title=title, title_justify="left")
     made.add_column("entry")
@@ -171,8 +174,8 @@ def table(found: Mapping[str, Any]) -> Table:
     return made
 
 
-def verdicts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How the exact ordered step compares, in words, case by case."""
+def state_verdicts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how the exact ordered step compares, in words, case by case."""
     lines = []
     for found in cases:
         step = {entry["name"]: entry["step_ms"] for entry in found["entries"]}

@@ -1,22 +1,14 @@
-"""The near side of the pipe: a benchmark entry in a process of its own, asked one thing at a time."""
+"""The near side of the pipe: a benchmark entry in a process of its own, asked one thing at a time.
+
+The peers' environment has no osae: this module needs the standard library alone.
+"""
 
 import json
 import subprocess
 import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from osae.files import atomic_write
-
-ROOT = Path(__file__).parent.parent
-
-
-def kept(found: dict[str, Any], path: Path) -> None:
-    """Writes what was measured, and says where it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as part:
-        part.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")
-    print(f"Results: {path}")
+from benchmarks import ROOT
 
 
 class Shape(NamedTuple):
@@ -32,9 +24,9 @@ class Shape(NamedTuple):
 
 
 class Worker:
-    """`ask` sends a word to the entry `name` of `module`, run by `python`, and gives its answer.
+    """The entry `name` of `module`, run by `python` in a process of its own.
 
-    `clock` is "wall", or "cpu" for a busy machine: what the entry itself spent, not what it waited.
+    `clock` is "wall", or "cpu" for a busy machine: the time that the entry itself spent, without waiting.
     """
 
     def __init__(self, python: str, module: str, name: str, shape: Shape, threads: int, clock: str = "wall"):
@@ -50,6 +42,7 @@ class Worker:
         )
 
     def ask(self, what: str) -> Any:
+        """Send a word to the entry and return its answer; raise `RuntimeError` with its log if it stopped."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

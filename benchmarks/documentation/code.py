@@ -1,0 +1,64 @@
+"""What the documentation shows of the code: measures, public names, the benchmark of training steps."""
+
+import ast
+import json
+from pathlib import Path
+
+import osae
+from benchmarks import ROOT
+from benchmarks.speed.table import format_markdown
+from osae import measures
+
+
+def tabulate_measures() -> str:
+    """Return a table of all measures."""
+    return measures.markdown_table()
+
+
+def tabulate_steps() -> str:
+    """Return the table of training steps from the kept benchmark."""
+    kept = json.loads((ROOT / "evidence" / "speed" / "bench.json").read_text(encoding="utf-8"))
+    return format_markdown(kept)
+
+
+def list_public_names() -> str:
+    """Return a directive for each name of `osae`, grouped by the room that it comes from.
+
+    mkdocstrings turns a directive into the signature and docstring of that name.
+    """
+    rooms: dict[str, list[str]] = {}
+    for name in sorted(osae.__all__):
+        if not name.startswith("_"):
+            room = ".".join(getattr(osae, name).__module__.split(".")[:2])
+            rooms.setdefault(room, []).append(name)
+    lines = []
+    for room in sorted(rooms):
+        lines += [f"## From `{room}`", ""]
+        lines += [line for name in rooms[room] for line in (f"::: osae.{name}", "")]
+    return "\n".join(lines).rstrip()
+
+
+def list_files() -> str:
+    """Return each file of the package with the first sentence of its docstring, room by room."""
+    package = ROOT / "src" / "osae"
+    lines = ["```", "src/osae/"]
+    for path in sorted(package.rglob("*"), key=_file_order):
+        depth = len(path.relative_to(package).parts)
+        if path.is_dir() and any(path.glob("*.py")):
+            lines.append(
+                f"{'  ' * depth}{path.name + '/':<22} {_first_sentence(path / '__init__.py')}".rstrip()
+            )
+        elif path.suffix == ".py" and not path.name.startswith("__"):
+            lines.append(f"{'  ' * depth}{path.name:<22} {_first_sentence(path)}".rstrip())
+    return "\n".join([*lines, "```"])
+
+
+def _file_order(path: Path) -> tuple[tuple[bool, str], ...]:
+    """Return a key that puts the files of a folder before its folders."""
+    parts = path.parts
+    return tuple((place < len(parts) - 1 or path.is_dir(), part) for place, part in enumerate(parts))
+
+
+def _first_sentence(path: Path) -> str:
+    about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(about.split("\n\n")[0].split())

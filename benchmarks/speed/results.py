@@ -1,0 +1,32 @@
+"""Where benchmarks keep what they measured."""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ROOT
+from osae.files import atomic_write
+
+OUT = ROOT / "runs/bench"
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where results go."""
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where results go (runs/bench)")
+
+
+def write_results(found: Mapping[str, Any], path: Path) -> None:
+    """Write what was measured as JSON, and print where it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as part:
+        part.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")
+    print(f"Results: {path}")
+
+
+def describe_machine() -> str:
+    """Return the processor, the number of cores and the load of this machine."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
