@@ -116,6 +116,7 @@ MEASURES: dict[str, Measure] = {
             "stability of activations",
             "Mean Pearson correlation of the activations of units matched by it.",
             better="high",
+            chance=True,
             of=("pair", "method"),
         ),
         Measure(
@@ -124,6 +125,7 @@ MEASURES: dict[str, Measure] = {
             "orderedness of activations",
             "Spearman correlation of the places of units matched by their activations.",
             better="high",
+            chance=True,
             of=("pair", "method"),
         ),
         Measure(
@@ -322,7 +324,8 @@ AGAINST = {
 }
 
 
-CHANCE = "chance"  # suffix of the column with the chance level of each row: "stability_chance"
+# suffixes of the columns with the chance level of each row: "stability_chance", "stability_isotropic"
+CHANCE, ISOTROPIC = "chance", "isotropic"
 
 
 def measure(key: str) -> Measure:
@@ -337,8 +340,8 @@ def measure(key: str) -> Measure:
         title, phrase = AGAINST[suffix]
         whole = MEASURES[base]
         return replace(whole, key=key, title=f"{whole.title} {title}", phrase=f"{whole.phrase} {phrase}")
-    if base in MEASURES and suffix == CHANCE:
-        return _chance_measure(MEASURES[base])
+    if base in MEASURES and suffix in (CHANCE, ISOTROPIC):
+        return _chance_measure(MEASURES[base], suffix)
     if base in MEASURES and suffix.isdigit():
         whole = MEASURES[base]
         return replace(
@@ -348,12 +351,13 @@ def measure(key: str) -> Measure:
     return Measure(key, words.capitalize(), words, format="significant")
 
 
-def _chance_measure(whole: Measure) -> Measure:
+def _chance_measure(whole: Measure, suffix: str) -> Measure:
     """Return the chance level of a measure as a measure of its own, written like the one it stands beside."""
-    phrase = f"{whole.phrase} of unrelated dictionaries"
-    meaning = f"The {whole.phrase} of unrelated dictionaries of the same shape."
-    key = f"{whole.key}_{CHANCE}"
-    return replace(whole, key=key, title="by chance", phrase=phrase, meaning=meaning, better="", chance=False)
+    title, which = ("by chance", "unrelated") if suffix == CHANCE else ("isotropic", "isotropic random")
+    phrase = f"{whole.phrase} of {which} dictionaries"
+    meaning = f"The {whole.phrase} of {which} dictionaries of the same shape."
+    key = f"{whole.key}_{suffix}"
+    return replace(whole, key=key, title=title, phrase=phrase, meaning=meaning, better="", chance=False)
 
 
 def measures_of(scope: Scope) -> tuple[Measure, ...]:
@@ -364,7 +368,7 @@ def measures_of(scope: Scope) -> tuple[Measure, ...]:
 def base_key(key: str) -> str:
     """Return the key without what it is taken against: "stability" for "stability_truth"."""
     base, _, suffix = key.rpartition("_")
-    derived = suffix in AGAINST or suffix == CHANCE or suffix.isdigit()
+    derived = suffix in AGAINST or suffix in (CHANCE, ISOTROPIC) or suffix.isdigit()
     return base if base in MEASURES and derived else key
 
 

@@ -1,7 +1,7 @@
 """Measures: pure functions of torch tensors or numpy arrays. They know no model, no trainer and no file."""
 
 from osae.metrics.assignment import match_atoms
-from osae.metrics.chance import ChanceLevel, chance_level
+from osae.metrics.chance import AtomDistribution, ChanceLevel, chance_level, fit_atoms
 from osae.metrics.consistency import (
     Consistency,
     PrefixConsistency,
@@ -12,6 +12,7 @@ from osae.metrics.consistency import (
     prefix_consistency,
     rank_correlation,
     stability,
+    within_prefix,
 )
 from osae.metrics.energy import Coactivity, UnitActivity, explained_energy, frequency, greedy_order
 from osae.metrics.fifr import fifr
@@ -30,13 +31,17 @@ from osae.metrics.reconstruction import (
 )
 from osae.metrics.stitching import Stitching, StitchingResult, stitching
 from osae.metrics.streams import (
-    StreamCorrelation,
+    Stream,
+    StreamRecorder,
     activation_similarity,
+    correlate,
+    match_streams,
     stream_orderedness,
     stream_stability,
 )
 
 __all__ = [
+    "AtomDistribution",
     "ChanceLevel",
     "Coactivity",
     "Consistency",
@@ -50,13 +55,15 @@ __all__ = [
     "ReconstructionResult",
     "Stitching",
     "StitchingResult",
-    "StreamCorrelation",
+    "Stream",
+    "StreamRecorder",
     "UnitActivity",
     "activation_similarity",
     "chance_level",
     "coherence",
     "consistency",
     "consistency_from",
+    "correlate",
     "cosine",
     "cross_interval",
     "dead_share",
@@ -64,11 +71,13 @@ __all__ = [
     "explained_energy",
     "explained_variance",
     "fifr",
+    "fit_atoms",
     "frequency",
     "greedy_order",
     "l0",
     "match",
     "match_atoms",
+    "match_streams",
     "mean_interval",
     "mse",
     "orderedness",
@@ -82,4 +91,5 @@ __all__ = [
     "stream_orderedness",
     "stream_stability",
     "unique_sparsity",
+    "within_prefix",
 ]
