@@ -17,17 +17,17 @@ have a spark of rank + 1.
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.metrics.matching import check_dictionary, unit_rows
 
 _BLOCK = 2048  # rows of the Gram matrix held at once
+_SETS = 128  # sets of atoms held at once
 
 
 def coherence(dictionary: Float[Array, "K d"]) -> float:
@@ -73,28 +73,27 @@ def restricted_isometry(
     if samples < 1:
         raise ValueError(f"samples={samples}: give at least 1.")
     worst = 0.0
-    for chosen in _sets_of_atoms(len(rows), m, samples, seed):
-        stretch = torch.linalg.eigvalsh(rows[chosen] @ rows[chosen].T)
+    for sets in _sets_of_atoms(len(rows), m, samples, seed).split(_SETS):
+        stretch = torch.linalg.eigvalsh(rows[sets] @ rows[sets].mT)
         worst = max(worst, float((stretch - 1).abs().max()))
     return worst
 
 
-def _sets_of_atoms(units: int, m: int, samples: int, seed: int) -> Iterator[Tensor]:
-    """Yield every set of m units if there are at most `samples`, else so many random ones."""
+def _sets_of_atoms(units: int, m: int, samples: int, seed: int) -> Int[Tensor, "sets m"]:
+    """Return every set of m units if there are at most `samples`, else so many random ones."""
     if math.comb(units, m) <= samples:
-        yield from map(torch.tensor, itertools.combinations(range(units), m))
-        return
+        return torch.tensor(list(itertools.combinations(range(units), m)))
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(samples):
-        yield torch.randperm(units, generator=generator)[:m]
+    return torch.stack([torch.randperm(units, generator=generator)[:m] for _ in range(samples)])
 
 
 class Identifiability(NamedTuple):
     """What is known about the uniqueness of m-sparse codes in a dictionary.
 
     `coherence` below `coherence_limit` = 1/(2m-1) is sufficient; `spark_bound` is what it says about the
-    spark, `general_spark` is the spark of atoms in general position, and more than 2m is necessary and
-    sufficient. `isometry` and `isometry_double` are `restricted_isometry` of order m and 2m (at most K).
+    spark, `general_spark` is the spark of atoms in general position, and more than `spark_limit` = 2m (at
+    most K: a spark of K + 1 means that all atoms are independent) is necessary and sufficient. `isometry`
+    and `isometry_double` are `restricted_isometry` of order m and 2m (at most K).
     """
 
     active: int
@@ -102,22 +101,24 @@ class Identifiability(NamedTuple):
     coherence_limit: float
     spark_bound: float
     general_spark: int
+    spark_limit: int
     isometry: float
     isometry_double: float
 
 
 def identifiability(
-    dictionary: Float[Array, "K d"], m: int, *, samples: int = 1000, seed: int = 0
+    dictionary: Float[Array, "K d"], m: int, *, samples: int = 2000, seed: int = 0
 ) -> Identifiability:
     """Return how coherent the atoms are, beside what the uniqueness of m-sparse codes asks for."""
     double = min(2 * m, len(dictionary))
     return Identifiability(
         active=m,
-        isometry=restricted_isometry(dictionary, m, samples=samples, seed=seed),
         coherence=coherence(dictionary),
         coherence_limit=1 / (2 * m - 1),
         spark_bound=spark_bound(dictionary),
         general_spark=int(torch.linalg.matrix_rank(_checked_rows(dictionary))) + 1,
+        spark_limit=double,
+        isometry=restricted_isometry(dictionary, m, samples=samples, seed=seed),
         isometry_double=restricted_isometry(dictionary, double, samples=samples, seed=seed),
     )
 
