@@ -290,7 +290,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "code_gradient",
-            "Gradient, codes",
+            "Code gradient",
             "gradient by the codes at the truth",
             "Norm of the gradient of the nested loss by a sample's code, at the truth; root mean square.",
             digits=4,
@@ -298,7 +298,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "atom_gradient",
-            "Gradient, atoms",
+            "Atom gradient",
             "gradient by the atoms at the truth",
             "Norm of the nested loss's gradient by the unit-norm atoms, at the truth.",
             digits=4,
@@ -346,7 +346,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "coherence_limit",
-            "asked: below",
+            "below 1/(2m-1)",
             "coherence asked for",
             "Coherence below which m-sparse codes are unique, 1/(2m-1).",
             of=("method",),
@@ -361,7 +361,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "general_spark",
-            "in general position",
+            "Spark in general position",
             "spark in general position",
             "Spark of atoms in general position, rank + 1.",
             digits=0,
@@ -369,7 +369,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "spark_limit",
-            "asked: above",
+            "above 2m",
             "spark asked for",
             "Spark that m-sparse codes must exceed to be unique, 2m (at most K).",
             digits=0,

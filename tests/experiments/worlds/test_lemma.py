@@ -102,7 +102,7 @@ def lemma_rows(**measures):
     """All kinds of worlds, all alike."""
     base = {"nested_loss_truth": 0.4, "nested_loss_codes": 0.4, "nested_loss_free": 0.4}
     base |= {"full_loss_codes": 0.0, "full_loss_free": 0.0, "leaves_truth": 0.0}
-    return [MethodRow(f"{kind}; uniform p", measures={**base, **measures}) for kind in Kind]
+    return [MethodRow(f"{kind}, uniform p", measures={**base, **measures}) for kind in Kind]
 
 
 def test_the_lemma_holds_or_fails_with_its_minimisers():
@@ -111,7 +111,7 @@ def test_the_lemma_holds_or_fails_with_its_minimisers():
     assert judge_lemma_with_known_atoms(lemma_rows()).verdict == HOLDS
     left = judge_lemma_with_known_atoms(lemma_rows(full_loss_codes=0.01))
     assert left.verdict == FAILS
-    assert "Gaussian; uniform p: nested 0.4000 to 0.4000, full 0 to 0.0100" in left.found
+    assert "Gaussian, uniform p: nested 0.4000 to 0.4000, full 0 to 0.0100" in left.found
     assert "one at a time" not in left.found
     assert judge_uncorrelated(lemma_rows()).verdict == HOLDS
     assert judge_uncorrelated(lemma_rows(leaves_truth=0.2)).verdict == FAILS
@@ -123,8 +123,9 @@ def order_row(name, **measures):
 
 
 def test_an_order_is_that_of_minimisers_if_it_alone_is_best_everywhere_with_the_true_codes():
-    names = "orthonormal; equally strong", "Gaussian, d = 4; equally strong"
+    names = "orthonormal, equally strong", "Gaussian, d = 4, equally strong"
     assert judge_frequency([order_row(name) for name in names]).verdict == HOLDS
+    assert "100% (as are 119 others), 0." in judge_frequency([order_row(names[0], tied_orders=120.0)]).found
     for worse in ({"best_order_frequency": 0.8}, {"full_loss_codes": 0.1}, {"tied_orders": 120.0}):
         assert judge_frequency([order_row(names[0]), order_row(names[1], **worse)]).verdict == PARTLY
         assert judge_frequency([order_row(name, **worse) for name in names]).verdict == FAILS

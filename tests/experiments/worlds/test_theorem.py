@@ -1,10 +1,12 @@
 """What docs/theory.md proves, step by step on numbers; and the search that it is compared with."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
+from benchmarks import ROOT
 from osae.experiments.worlds.minimisers import (
     Point,
     Problem,
@@ -31,7 +33,7 @@ from osae.prefix import Geometric, Uniform, prefix_weights
 
 BY_NAME = {tiny.name: tiny for tiny in TINY_WORLDS}
 ORTHONORMAL = [tiny for tiny in TINY_WORLDS if tiny.orthonormal]
-COHERENT = BY_NAME["Gaussian, d = 4; the rarer the stronger"]
+COHERENT = BY_NAME["Gaussian, d = 4, the rarer the stronger"]
 
 
 def test_the_mass_of_prefixes_decreases_strictly_if_every_prefix_has_weight():
@@ -94,14 +96,14 @@ def test_with_coherent_atoms_no_order_of_the_truth_is_a_minimiser():
 
 
 def test_equal_energies_of_orthonormal_atoms_leave_the_order_open():
-    found = measure_tiny_world(BY_NAME["orthonormal; equal energies"], 0)
+    found = measure_tiny_world(BY_NAME["orthonormal, equal energies"], 0)
     assert found["tied_orders"] == 120
     assert "orderedness_frequency" not in found
     assert "best_order_energy" not in found
 
 
 def test_orders_are_by_what_their_names_say():
-    tiny = BY_NAME["orthonormal; the rarer the stronger"]
+    tiny = BY_NAME["orthonormal, the rarer the stronger"]
     truth = tiny.truth(0)
     orders = candidate_orders(tiny, truth)
     assert orders["frequency"] == orders["energy"][::-1]
@@ -110,6 +112,15 @@ def test_orders_are_by_what_their_names_say():
         frequencies(truth.codes)[[*orders["frequency"]]]
     )
     assert set(POWERS.values()) == {1.0, 0.0, -1.0}
+
+
+def test_the_checks_that_the_page_names_exist():
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "theory.md").read_text(encoding="utf-8"))
+    there = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "experiments").rglob("*.py")
+    )
+    assert len(named) >= 10
+    assert not [name for name in named if f"def {name}(" not in there]
 
 
 def uncorrelated(seed, samples=60):

@@ -60,7 +60,7 @@ def run(options: LemmaOptions, progress: Progress) -> ExperimentResult:
     """Return a section for the lemma, one for the theorem, and one for what the worlds satisfy."""
     seeds = options.seed_list
     descents = {
-        f"{kind}; {name}": [partial(descend_from_truth, kind, weights, seed) for seed in seeds]
+        f"{kind}, {name}": [partial(descend_from_truth, kind, weights, seed) for seed in seeds]
         for kind in Kind
         for name, weights in WEIGHTS.items()
     }
@@ -173,7 +173,7 @@ def _draw_paths(descents: Mapping[str, Sequence[Descent]], out: Path) -> Figure:
             str(step),
             tuple(
                 _row(
-                    name.removesuffix("; uniform p"), [one.path[min(step, len(one.path) - 1)] for one in each]
+                    name.removesuffix(", uniform p"), [one.path[min(step, len(one.path) - 1)] for one in each]
                 )
                 for name, each in drawn.items()
             ),

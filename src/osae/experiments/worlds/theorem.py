@@ -40,7 +40,7 @@ POWERS = {EQUALLY_STRONG: 1.0, RARER_STRONGER: -1.0, EQUAL_ENERGIES: 0.0}
 ORTHONORMAL, NEARLY_ORTHOGONAL, COHERENT = "orthonormal", "Gaussian, d = 80", "Gaussian, d = 4"
 WIDTHS = {ORTHONORMAL: UNITS, NEARLY_ORTHOGONAL: 80, COHERENT: 4}  # a spark of 5 or 6, above 2m
 TINY_WORLDS = tuple(
-    TinyWorld(f"{kind}; {strengths}", width, kind == ORTHONORMAL, power)
+    TinyWorld(f"{kind}, {strengths}", width, kind == ORTHONORMAL, power)
     for kind, width in WIDTHS.items()
     for strengths, power in POWERS.items()
 )

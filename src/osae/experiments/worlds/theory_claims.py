@@ -4,7 +4,7 @@ Nothing here is a sample of noisy training runs: losses are exact, so a claim is
 satisfies it, up to rounding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNTESTED
@@ -47,7 +47,7 @@ def judge_lemma(rows: Sequence[MethodRow]) -> Claim:
         "Any minimiser of the nested loss also minimises the full loss (the paper's lemma).",
         _verdict([row.mean("leaves_truth") == 0 for row in asked]),
         "from the truth to a minimiser with everything free: "
-        + "; ".join(_quote_losses(row, "free") for row in asked),
+        + _list(_quote_losses(row, "free") for row in asked),
     )
 
 
@@ -57,7 +57,7 @@ def judge_lemma_with_known_atoms(rows: Sequence[MethodRow]) -> Claim:
     return Claim(
         "With the true atoms and supports given, the best codes are the true ones.",
         _verdict([row.mean("full_loss_codes") < EXACT for row in asked]),
-        "from the truth to the best codes: " + "; ".join(_quote_losses(row, "codes") for row in asked),
+        "from the truth to the best codes: " + _list(_quote_losses(row, "codes") for row in asked),
     )
 
 
@@ -68,7 +68,7 @@ def judge_uncorrelated(rows: Sequence[MethodRow]) -> Claim:
         "If atoms are orthonormal and codes uncorrelated, the truth minimises both losses (ours, proven).",
         _verdict([row.mean("leaves_truth") == 0 and row.mean("full_loss_free") < EXACT for row in asked]),
         "from the truth to a minimiser with everything free: "
-        + "; ".join(_quote_losses(row, "free") for row in asked),
+        + _list(_quote_losses(row, "free") for row in asked),
     )
 
 
@@ -77,9 +77,9 @@ def judge_frequency(rows: Sequence[MethodRow]) -> Claim:
     return Claim(
         "Given the true atoms, a minimiser has the true codes, in order of frequency (the paper's theorem).",
         _verdict([_has_true_codes(row) and _is_best(row, "frequency") for row in rows]),
-        "worlds in which the order by frequency is best (of ties), and the full loss of the best order: "
-        + "; ".join(
-            f"{row.method}: {row.mean('best_order_frequency'):.0%} ({row.mean('tied_orders'):.0f}), "
+        "share of worlds in which the order by frequency is best, and the full loss of the best order: "
+        + _list(
+            f"{row.method}: {row.mean('best_order_frequency'):.0%}{_say_ties(row)}, "
             f"{_loss(row.mean('full_loss_codes'))}"
             for row in rows
         ),
@@ -95,8 +95,8 @@ def judge_energy(rows: Sequence[MethodRow]) -> Claim:
         "If atoms are orthonormal and known up to their order, the best order is by energy, whatever their "
         "frequencies (ours, proven).",
         _verdict([_has_true_codes(row) and _is_best(row, "energy") for row in asked]),
-        "worlds in which the order by energy is best: "
-        + "; ".join(f"{row.method}: {row.mean('best_order_energy'):.0%}" for row in asked),
+        "share of worlds in which the order by energy is best: "
+        + _list(f"{row.method}: {row.mean('best_order_energy'):.0%}" for row in asked),
     )
 
 
@@ -106,13 +106,13 @@ def judge_gain(rows: Sequence[MethodRow]) -> Claim:
         "In a minimiser, each unit gains at least what the next one would gain in its place (ours, proven).",
         _verdict([row.mean("swaps") == 0 for row in rows]),
         f"swaps of neighbours that lower the loss of a minimiser, over {len(rows)} kinds of worlds: "
-        f"{max((row.mean('swaps') for row in rows), default=0):.0f}",
+        f"{max((row.mean('swaps') for row in rows), default=0):.0f}.",
     )
 
 
 def _of_kinds(rows: Sequence[MethodRow], *kinds: Kind) -> list[MethodRow]:
     """Return the rows of these kinds of worlds, for every p."""
-    return [row for row in rows if row.method.partition("; ")[0] in kinds]
+    return [row for row in rows if row.method.rpartition(", ")[0] in kinds]
 
 
 def _has_true_codes(row: MethodRow) -> bool:
@@ -122,6 +122,14 @@ def _has_true_codes(row: MethodRow) -> bool:
 def _is_best(row: MethodRow, order: str) -> bool:
     """Return whether this order, and no other, is best in every world."""
     return row.mean(f"best_order_{order}") == 1 and row.mean("tied_orders") == 1
+
+
+def _say_ties(row: MethodRow) -> str:
+    return "" if row.mean("tied_orders") == 1 else f" (as are {row.mean('tied_orders') - 1:.0f} others)"
+
+
+def _list(said: Iterable[str]) -> str:
+    return f"{'; '.join(said)}."
 
 
 def _quote_losses(row: MethodRow, where: str) -> str:
