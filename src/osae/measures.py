@@ -329,6 +329,14 @@ MEASURES: dict[str, Measure] = {
             of=("method",),
         ),
         Measure(
+            "best_fixed",
+            "Best",
+            "share of worlds with this best order of the true codes",
+            "Share of worlds in which, with the true codes, no order has a lower nested loss than this one.",
+            digits=2,
+            of=("method",),
+        ),
+        Measure(
             "swaps",
             "Swaps",
             "swaps that lower the loss",

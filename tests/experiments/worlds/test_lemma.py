@@ -16,6 +16,7 @@ from osae.experiments.claims import FAILS, HOLDS, PARTLY, judge_result
 from osae.experiments.worlds.identifiability import LEMMA_WORLD, WORLDS, world_identifiability
 from osae.experiments.worlds.lemma import WEIGHTS, descend_from_truth, draw_kind
 from osae.experiments.worlds.theory_claims import (
+    FIXED_CODES,
     IDENTIFIABILITY,
     LEMMA,
     THEOREM,
@@ -90,7 +91,7 @@ def test_the_experiment_writes_tables_a_figure_and_verdicts_that_follow_from_its
     assert kept.to_json() == result.to_json()
     assert judge_result(kept) == result.claims
     assert [claim.verdict for claim in result.claims] == [FAILS, PARTLY, HOLDS, PARTLY, HOLDS, HOLDS]
-    assert [section.title for section in result.sections] == [LEMMA, THEOREM, IDENTIFIABILITY]
+    assert [section.title for section in result.sections] == [LEMMA, THEOREM, FIXED_CODES, IDENTIFIABILITY]
     assert (tmp_path / result.figures[0].file).stat().st_size > 5000
     assert "| World | m | Coherence |" in (tmp_path / "table.md").read_text()
 

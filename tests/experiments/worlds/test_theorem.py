@@ -19,6 +19,7 @@ from osae.experiments.worlds.theorem import (
     POWERS,
     TINY_WORLDS,
     candidate_orders,
+    improving_swaps,
     measure_tiny_world,
     search_orders,
 )
@@ -93,6 +94,17 @@ def test_with_coherent_atoms_no_order_of_the_truth_is_a_minimiser():
         assert each["full_loss_codes"] > 0.01
         assert each["swaps"] == 0
         assert each["best_order_frequency"] == 0
+
+
+def test_with_fixed_codes_the_order_by_gain_is_no_worse_than_any_but_swaps_may_end_elsewhere():
+    """The order by gain cannot be improved by a swap; nor can another order, which is worse."""
+    truth = COHERENT.truth(3)
+    search, gain = search_orders(truth), candidate_orders(COHERENT, truth)["gain"]
+    assert search.is_best_with_true_codes(gain)
+    ends = [o for o in search.orders if improving_swaps(search.problem, truth.reorder(np.array(o))) == 0]
+    assert gain in ends
+    assert len(ends) == 2
+    assert sum(search.is_best_with_true_codes(order) for order in ends) == 1
 
 
 def test_equal_energies_of_orthonormal_atoms_leave_the_order_open():

@@ -32,7 +32,7 @@ from osae.experiments.worlds.minimisers import (
 )
 from osae.experiments.worlds.options import LemmaOptions
 from osae.experiments.worlds.theorem import SAME, TINY_WORLDS, measure_tiny_world
-from osae.experiments.worlds.theory_claims import IDENTIFIABILITY, LEMMA, THEOREM, Kind
+from osae.experiments.worlds.theory_claims import FIXED_CODES, IDENTIFIABILITY, LEMMA, THEOREM, Kind
 from osae.experiments.worlds.truths import decorrelate_pairs, draw_truth
 from osae.prefix import Fixed, Geometric, Uniform, prefix_weights
 from osae.progress import Progress
@@ -40,6 +40,27 @@ from osae.results.experiment import ExperimentResult, Figure, MethodRow, Section
 
 WEIGHTS: Mapping[str, Fixed] = {"uniform p": Uniform(), "geometric p": Geometric(0.8)}
 ROUNDS, DRAWN_ROUNDS = 200, 10
+LEMMA_COLUMNS = (
+    "code_gradient",
+    "atom_gradient",
+    "nested_loss_truth",
+    "nested_loss_codes",
+    "nested_loss_free",
+    "full_loss_codes",
+    "full_loss_free",
+    "leaves_truth",
+)
+THEOREM_COLUMNS = (
+    "nested_loss_truth",
+    "nested_loss_codes",
+    "full_loss_codes",
+    "best_order_frequency",
+    "best_order_energy",
+    "best_order_gain",
+    "tied_orders",
+    "swaps",
+)
+FIXED_COLUMNS = ("nested_loss_truth", "best_fixed_frequency", "best_fixed_energy", "best_fixed_gain")
 NOTES = (
     "Losses are shares of the data's mean squared norm. Seeds are those of the worlds.",
     "The minimisers with everything free are local ones, found from the truth: the global ones have a nested "
@@ -146,21 +167,22 @@ def _row(name: str, worlds: Sequence[Mapping[str, float]]) -> MethodRow:
 
 
 def _sections(lemma: Sequence[MethodRow], theorem: Sequence[MethodRow]) -> tuple[Section, ...]:
-    nested = ("nested_loss_truth", "nested_loss_codes", "nested_loss_free")
-    full = ("full_loss_codes", "full_loss_free")
-    orders = [f"best_order_{name}" for name in ("frequency", "energy", "gain")]
-    searched = ("nested_loss_truth", "nested_loss_codes", "full_loss_codes", "tied_orders", *orders, "swaps")
     worlds = [identifiability_row(name, world) for name, world in WORLDS.items()]
-    return (
-        Section(
-            LEMMA,
-            tuple(lemma),
-            columns=("code_gradient", "atom_gradient", *nested, *full, "leaves_truth"),
-            head="World",
-        ),
-        Section(THEOREM, tuple(theorem), columns=searched, head="World"),
-        Section(IDENTIFIABILITY, tuple(worlds), columns=tuple(worlds[0].measures), head="World"),
+    tables: dict[str, tuple[Sequence[MethodRow], tuple[str, ...]]] = {
+        LEMMA: (lemma, LEMMA_COLUMNS),
+        THEOREM: (theorem, THEOREM_COLUMNS),
+        FIXED_CODES: (theorem, FIXED_COLUMNS),
+        IDENTIFIABILITY: (worlds, tuple(worlds[0].measures)),
+    }
+    return tuple(
+        Section(title, tuple(_select(row, columns) for row in rows), columns=columns, head="World")
+        for title, (rows, columns) in tables.items()
     )
+
+
+def _select(row: MethodRow, columns: Sequence[str]) -> MethodRow:
+    """Return the row with the measures of a table, of those that it has."""
+    return replace(row, measures={key: row.measures[key] for key in columns if key in row.measures})
 
 
 def _draw_paths(descents: Mapping[str, Sequence[Descent]], out: Path) -> Figure:

@@ -70,6 +70,10 @@ class Search:
         """Return whether no order has a lower loss than this one."""
         return bool(self.excess[self.orders.index(order)] < SAME)
 
+    def is_best_with_true_codes(self, order: tuple[int, ...]) -> bool:
+        """Return whether, with the true codes, no order has a lower loss than this one."""
+        return bool(self.with_true_codes[self.orders.index(order)] - self.with_true_codes.min() < SAME)
+
 
 def search_orders(truth: Point) -> Search:
     """Return the losses of every order of the true atoms, where a code may hold any units; p is uniform."""
@@ -109,6 +113,7 @@ def measure_tiny_world(tiny: TinyWorld, seed: int) -> dict[str, float]:
     }
     for name, order in candidate_orders(tiny, truth).items():
         found[f"best_order_{name}"] = float(search.is_best(order))
+        found[f"best_fixed_{name}"] = float(search.is_best_with_true_codes(order))
         if tied == 1:
             places = [torch.tensor(one).argsort() for one in (order, search.best)]
             found[f"orderedness_{name}"] = metrics.rank_correlation(*places)
