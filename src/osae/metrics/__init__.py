@@ -17,7 +17,14 @@ from osae.metrics.consistency import (
 from osae.metrics.energy import Coactivity, UnitActivity, explained_energy, frequency, greedy_order
 from osae.metrics.fifr import fifr
 from osae.metrics.firing import FiringCounts, FrequencyHistogram
-from osae.metrics.identifiability import coherence, restricted_isometry, spark_bound, unique_sparsity
+from osae.metrics.identifiability import (
+    Identifiability,
+    coherence,
+    identifiability,
+    restricted_isometry,
+    spark_bound,
+    unique_sparsity,
+)
 from osae.metrics.intervals import Interval, cross_interval, mean_interval, pair_interval
 from osae.metrics.matching import Matching, cosine, match
 from osae.metrics.prefix_curve import PrefixCurve
@@ -47,6 +54,7 @@ __all__ = [
     "Consistency",
     "FiringCounts",
     "FrequencyHistogram",
+    "Identifiability",
     "Interval",
     "Matching",
     "PrefixConsistency",
@@ -74,6 +82,7 @@ __all__ = [
     "fit_atoms",
     "frequency",
     "greedy_order",
+    "identifiability",
     "l0",
     "match",
     "match_atoms",

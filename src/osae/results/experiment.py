@@ -100,6 +100,7 @@ class Section:
     columns: tuple[str, ...] | None = doc(
         "measures to show, if they differ from the common ones", default=None
     )
+    head: str | None = optional("what a row is, if not a method")
 
     def by_method(self) -> dict[str, MethodRow]:
         """Return the rows by the name of their method."""
@@ -152,7 +153,7 @@ class ExperimentResult(Result):
         return [
             Table(
                 title=section.title or self.title,
-                head="Method",
+                head=section.head or "Method",
                 columns=section.columns or common,
                 rows=tuple(map(_table_row, section.rows)),
                 chance=_chance_of(section.columns or common, section.chance or self.chance),

@@ -38,6 +38,7 @@ from osae.experiments.methods import (
     VANILLA,
 )
 from osae.experiments.worlds.orders import correlate_orders
+from osae.experiments.worlds.theory_claims import judge_theory
 from osae.measures import measure
 from osae.metrics.statistics import Estimate, difference, estimate, estimate_runs
 from osae.results.base import Interval
@@ -309,6 +310,8 @@ CLAIMS: dict[str, tuple[WorldClaim, ...]] = {
 
 def judge_world(result: ExperimentResult) -> tuple[Claim, ...]:
     """Return every claim about an experiment on worlds, what was found, and the verdict."""
+    if result.experiment == "lemma":
+        return judge_theory(result)
     return tuple(_judge_claim(claim, result) for claim in CLAIMS.get(result.experiment, ()))
 
 
