@@ -41,7 +41,8 @@ class ChanceLevels:
         draws: int | None,
         absolute: bool,
     ) -> None:
-        self.width, self.draws, self.absolute, self.kind = dictionaries[0].shape[1], draws, absolute, kind
+        self.width, self.draws, self.absolute = dictionaries[0].shape[1], draws, absolute
+        self.kind: Kind = kind
         self._dictionaries = [atoms[(atoms != 0).any(1)] for atoms in dictionaries]
         kinds: tuple[Kind, ...] = ("fitted", "isotropic") if kind == "fitted" else (ISOTROPIC,)
         ordered = {(min(shape), max(shape)) for shape in shapes} if draws != 0 else set()

@@ -34,6 +34,7 @@ from osae.experiments.worlds.options import LemmaOptions
 from osae.experiments.worlds.theorem import SAME, TINY_WORLDS, measure_tiny_world
 from osae.experiments.worlds.theory_claims import FIXED_CODES, IDENTIFIABILITY, LEMMA, THEOREM, Kind
 from osae.experiments.worlds.truths import decorrelate_pairs, draw_truth
+from osae.metrics.statistics import runs_interval
 from osae.prefix import Fixed, Geometric, Uniform, prefix_weights
 from osae.progress import Progress
 from osae.results.experiment import ExperimentResult, Figure, MethodRow, Section
@@ -162,8 +163,10 @@ def draw_kind(kind: Kind, seed: int) -> tuple[Point, bool]:
 def _row(name: str, worlds: Sequence[Mapping[str, float]]) -> MethodRow:
     """Return the mean of each measure over the worlds that have it."""
     keys = dict.fromkeys(key for measures in worlds for key in measures)
-    values = {key: [measures[key] for measures in worlds if key in measures] for key in keys}
-    return MethodRow(name, measures={key: metrics.mean_interval(found) for key, found in values.items()})
+    values = {
+        key: {seed: measures[key] for seed, measures in enumerate(worlds) if key in measures} for key in keys
+    }
+    return MethodRow(name, measures={key: runs_interval(found) for key, found in values.items()})
 
 
 def _sections(lemma: Sequence[MethodRow], theorem: Sequence[MethodRow]) -> tuple[Section, ...]:
