@@ -340,3 +340,19 @@ def test_hub_without_the_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install \"osae\[hub\]\""):
         load("hf:user/repo")
+
+
+@pytest.mark.parametrize("inner", ["L8R", "L8R/checkpoints/final.safetensors"])
+def test_hub_brings_the_json_above_checkpoints(monkeypatch, inner):
+    names = ["L8R/hyperparams.json", "L8R/lm_config.json", "L8R/checkpoints/final.safetensors", "config.json"]
+    asked = []
+
+    def download(repo, name, revision):
+        asked.append(name)
+        return f"/nowhere/{name}"
+
+    hub = types.SimpleNamespace(list_repo_files=lambda repo, revision: names, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    with pytest.raises(ValueError, match="no such file"):
+        load(f"hf:user/repo/{inner}")
+    assert sorted(asked) == ["L8R/checkpoints/final.safetensors", "L8R/hyperparams.json"]

@@ -4,11 +4,14 @@
 subtract b_dec. `input_unit_norm` normalizes each input separately.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from osae.interop.found import Found, count, flag, word
+from osae.interop.found import Found, agree, count, flag, word
 from osae.interop.parts import Matrices, Parts
+from osae.interop.place import Place, read_place
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, Sparsifier, TopK
 
 NAME = "bartbussmann"
@@ -23,6 +26,7 @@ def read(found: Found) -> Parts | Matrices:
     """Return the parameters, or the matrices alone if inputs are normalized."""
     config = found.config
     encoder, decoder = found.matrix("W_enc").T, found.matrix("W_dec")
+    agree(config, {"act_size": decoder.shape[1], "dict_size": len(decoder)})
     if flag(config, "input_unit_norm", default=True):
         return Matrices(
             decoder, encoder, "input_unit_norm normalizes each input separately, which cannot be folded."
@@ -42,6 +46,11 @@ def read(found: Found) -> Parts | Matrices:
         )
     sparsifier, threshold = _selection(found, kind, len(decoder))
     return Parts(encoder, decoder, unused, bias, sparsifier, threshold)
+
+
+def place(config: dict[str, Any]) -> Place:
+    """Return where the activations come from."""
+    return read_place(config.get("model_name"), config.get("hook_point"), config.get("seq_len"))
 
 
 def _selection(found: Found, kind: str, units: int) -> tuple[Sparsifier, Tensor | None]:

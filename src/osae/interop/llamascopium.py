@@ -6,11 +6,13 @@ No pre-bias. With `sparsity_include_decoder_norm` units are selected by pre time
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from osae.interop.found import Found, count, flag, word
-from osae.interop.parts import Matrices, Parts, scale_input
+from osae.interop.found import Found, agree, count, flag, word
+from osae.interop.parts import TRANSCODER, Matrices, Parts, scale_input
+from osae.interop.place import Place, read_place
 from osae.sparsify import JumpReLU, ReLU, TopK
 
 NAME = "llamascopium"
@@ -27,6 +29,7 @@ def read(found: Found) -> Parts | Matrices:
     found = _state(found)
     config = found.config
     encoder, decoder = found.matrix("W_E").T, found.matrix("W_D")
+    agree(config, {"d_model": decoder.shape[1]})
     if why := _why_not(found):
         return Matrices(decoder, encoder, why)
     activation = word(config, "act_fn", default="relu")
@@ -47,6 +50,11 @@ def read(found: Found) -> Parts | Matrices:
     return scale_input(parts, decoder.shape[1] ** 0.5 / (average or float("nan")))
 
 
+def place(config: dict[str, Any]) -> Place:
+    """Return where the activations come from."""
+    return read_place(None, config.get("hook_point_in"))
+
+
 def _state(found: Found) -> Found:
     inner = found.entries.get("sae")
     return replace(found, entries=inner) if isinstance(inner, dict) else found
@@ -64,7 +72,7 @@ def _why_not(found: Found) -> str:
     if (kind := word(config, "sae_type", default="sae")) != "sae":
         return f"the sae_type {kind} is not supported."
     if config.get("hook_point_in") != config.get("hook_point_out"):
-        return "it is a transcoder, which does not reconstruct its input."
+        return f"{TRANSCODER}."
     if flag(config, "use_glu_encoder", default=False):
         return "a GLU encoder is not supported."
     if (activation := word(config, "act_fn", default="relu")) not in ("relu", "jumprelu", "topk"):

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.interop import bare, hub, own
+from osae.interop.ancestry import find_place
 from osae.interop.bare import Orientation
 from osae.interop.formats import FORMATS, get_reader
 from osae.interop.found import Found, find
 from osae.interop.parts import Matrices, Parts, fold
+from osae.interop.place import Place
 from osae.model import SAE
 from osae.sparsify import Code
 
@@ -48,6 +50,11 @@ class Loaded:
     def width(self) -> int:
         """Return the width d of the activations."""
         return self.decoder.shape[1]
+
+    @property
+    def place(self) -> Place:
+        """Return where its activations come from, as far as its file says."""
+        return find_place(self.format, self.metadata)
 
     def require_sae(self) -> SAE:
         """Return the SAE; raise `ValueError` if only its matrices could be read."""

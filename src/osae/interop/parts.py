@@ -13,6 +13,7 @@ from osae.interop.found import check_finite
 from osae.model import SAE, SAEConfig
 from osae.sparsify import JumpReLU, Sparsifier, TopK
 
+TRANSCODER = "it is a transcoder, which does not reconstruct its input"
 UNIT = 1e-5  # an atom whose norm is this close to one is left as it is
 
 

@@ -54,6 +54,8 @@ def _describe_sae(loaded: "Loaded") -> Facts:
         ("atoms", f"norms {float(norms.min()):.4g} to {float(norms.max()):.4g}"),
         ("sha256", loaded.sha256),
     ]
+    place = loaded.place
+    facts += [(name, said) for name, said in (("model", place.model), ("place", place.spot)) if said]
     if zero := int((norms == 0).sum()):
         facts.append(("zero", f"{zero} units without a direction"))
     return facts + [("note", note) for note in loaded.notes]
