@@ -10,7 +10,14 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
-from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
+from osae.interop.export import (
+    Files,
+    Origin,
+    check_thresholds,
+    check_unscaled,
+    collect_tensors,
+    require_familiar,
+)
 from osae.interop.found import Found, agree, count, inside, number
 from osae.interop.parts import Matrices, Parts, from_gated, scale_input
 from osae.interop.place import Place, read_place
@@ -179,6 +186,7 @@ def _describe_place(origin: Origin) -> dict[str, Any]:
 
 def _state(sae: SAE) -> tuple[dict[str, Tensor], str, str]:
     """Return the state_dict, and the names of the trainer and of the dictionary class it belongs to."""
+    check_unscaled(sae, NAME)
     tensors = collect_tensors(sae)
     bias, level = tensors["decoder_bias"], tensors["threshold"].clamp(min=0)
     match sparsifier := require_familiar(sae, NAME):

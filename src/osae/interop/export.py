@@ -45,6 +45,14 @@ def require_familiar(sae: SAE, library: str) -> Familiar:
     return sparsifier
 
 
+def check_unscaled(sae: SAE, library: str) -> None:
+    """Raise `ValueError` for an SAE that scales each input on its own: not every library can do that."""
+    if sae.config.scaling is not None:
+        raise ValueError(
+            f"{library} scales no inputs: {sae.config.scaling} would be lost; convert to saelens or osae."
+        )
+
+
 def check_thresholds(sae: SAE) -> None:
     """Raise `ValueError` for a JumpReLU whose units may fire below zero: no other library allows that."""
     below = int((sae.threshold < 0).sum()) if isinstance(sae.config.sparsifier, JumpReLU) else 0

@@ -6,7 +6,7 @@ from osae.interop.found import CHECKPOINTS, CONFIGS, SHOWN, WEIGHTS
 from osae.interop.weights import READERS
 
 PREFIX = "hf:"
-BESIDE = (*CONFIGS, "activation_scaler.json")
+BESIDE = (*CONFIGS, "activation_scaler.json", "activation_whitening.safetensors")
 
 
 def fetch(address: str) -> Path:

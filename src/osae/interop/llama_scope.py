@@ -15,6 +15,7 @@ from torch import Tensor
 from osae.interop.found import Found, agree, count, flag, inside, number, word
 from osae.interop.parts import TRANSCODER, Matrices, Parts, scale_input
 from osae.interop.place import Place, read_place
+from osae.scaling import ConstantNorm
 from osae.sparsify import JumpReLU, ReLU, Sparsifier, TopK
 
 NAME = "llama_scope"
@@ -44,6 +45,7 @@ def read(found: Found) -> Parts | Matrices:
         levels,
         pre_bias=flag(config, "apply_decoder_bias_to_pre_encoder", default=False),
         ranks_by_norm=flag(config, "sparsity_include_decoder_norm", default=True),
+        scaling=ConstantNorm() if _norm(config) == "token-wise" else None,
     )
     if _norm(config) == "dataset-wise":
         parts = scale_input(parts, width**0.5 / (_average(found) or float("nan")))
@@ -99,8 +101,8 @@ def _why_not(found: Found) -> str:
     activation = word(config, "act_fn", default="relu")
     if activation not in ("relu", "jumprelu", "topk"):
         return f"the activation {activation} selects within a batch and stores no threshold."
-    if (norm := _norm(config)) not in ("inference", "dataset-wise"):
-        return f"norm_activation={norm} is not supported."
+    if (norm := _norm(config)) not in ("inference", "dataset-wise", "token-wise"):
+        return f"norm_activation={norm} depends on the other inputs of a batch."
     if norm == "dataset-wise" and _average(found) is None:
         return "the average norm of its inputs is not stored."
     return ""

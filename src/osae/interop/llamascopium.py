@@ -2,7 +2,7 @@
 
 No pre-bias. With `sparsity_include_decoder_norm` units are selected by pre times the norm of the atom.
 `norm_activation: dataset-wise` scales inputs to an average norm of sqrt(d) with a stored average;
-`inference` means that this scale has been folded into the weights.
+`inference` means that this scale has been folded into the weights, `token-wise` that each input has its own.
 """
 
 from dataclasses import replace
@@ -13,6 +13,7 @@ import torch
 from osae.interop.found import Found, agree, count, flag, word
 from osae.interop.parts import TRANSCODER, Matrices, Parts, scale_input
 from osae.interop.place import Place, read_place
+from osae.scaling import ConstantNorm
 from osae.sparsify import JumpReLU, ReLU, TopK
 
 NAME = "llamascopium"
@@ -43,8 +44,9 @@ def read(found: Found) -> Parts | Matrices:
         found.vector(_LEVELS).exp() if activation == "jumprelu" else None,
         pre_bias=False,
         ranks_by_norm=flag(config, "sparsity_include_decoder_norm", default=True),
+        scaling=ConstantNorm() if _norm(config) == "token-wise" else None,
     )
-    if word(config, "norm_activation", default="dataset-wise") == "inference":
+    if _norm(config) != "dataset-wise":
         return parts
     average = found.scalar(_average(found))
     return scale_input(parts, decoder.shape[1] ** 0.5 / (average or float("nan")))
@@ -58,6 +60,10 @@ def place(config: dict[str, Any]) -> Place:
 def _state(found: Found) -> Found:
     inner = found.entries.get("sae")
     return replace(found, entries=inner) if isinstance(inner, dict) else found
+
+
+def _norm(config: dict[str, Any]) -> str:
+    return word(config, "norm_activation", default="dataset-wise")
 
 
 def _average(found: Found) -> str:
@@ -77,9 +83,9 @@ def _why_not(found: Found) -> str:
         return "a GLU encoder is not supported."
     if (activation := word(config, "act_fn", default="relu")) not in ("relu", "jumprelu", "topk"):
         return f"the activation {activation} selects within a batch and stores no threshold."
-    norm = word(config, "norm_activation", default="dataset-wise")
-    if norm not in ("inference", "dataset-wise"):
-        return f"norm_activation={norm} depends on each input, so it cannot be folded."
+    norm = _norm(config)
+    if norm not in ("inference", "dataset-wise", "token-wise"):
+        return f"norm_activation={norm} depends on the other inputs of a batch."
     if norm == "dataset-wise" and _average(found) not in found:
         return "the average norm of its inputs is not stored."
     return ""

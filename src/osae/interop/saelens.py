@@ -14,9 +14,11 @@ from torch import Tensor
 
 from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
 from osae.interop.found import Found, agree, count, flag, inside, json_object, number, word
-from osae.interop.parts import TRANSCODER, Matrices, Parts, from_gated, scale_input
+from osae.interop.parts import TRANSCODER, Matrices, Parts, from_gated, scale_input, whiten_input
 from osae.interop.place import Place, read_place
+from osae.interop.weights import read_entries
 from osae.model import SAE
+from osae.scaling import ConstantNorm, InputScaling, LayerNorm
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, Sparsifier, TopK
 
 NAME = "saelens"
@@ -29,6 +31,8 @@ UNSUPPORTED = {
     "temporal": "a temporal SAE predicts each activation from those before it in its context, and rows here "
     "have no context.",
 }
+SCALINGS: dict[str, InputScaling] = {"layer_norm": LayerNorm(), "constant_norm_rescale": ConstantNorm()}
+SCALER, WHITENING = "activation_scaler.json", "activation_whitening.safetensors"
 UNSCALED = "the input scale of the training run is not stored: inputs are used as they are."
 # what cfg.json says about the model; before version 6 these stood beside the other fields
 METADATA = (
@@ -56,9 +60,13 @@ def read(found: Found) -> Parts | Matrices:
     if "scaling_factor" in found:
         decoder = _rescale(decoder, found.vector("scaling_factor"), config)
     parts = _parts(found, encoder, decoder, _architecture(config))
-    if _normalisation(config) == "expected_average_only_in":
-        return _fold_input_scale(parts, found.file.parent / "activation_scaler.json")
-    return parts
+    match _normalisation(config):
+        case "expected_average_only_in":
+            return _fold_input_scale(parts, found.file.parent / SCALER)
+        case "covariance_whitening":
+            return _fold_whitening(parts, found.file.parent / WHITENING)
+        case each:
+            return replace(parts, scaling=SCALINGS.get(each))
 
 
 def place(config: dict[str, Any]) -> Place:
@@ -104,8 +112,10 @@ def _why_not(found: Found) -> str:
         return UNSUPPORTED.get(architecture, f"the architecture {architecture} is not supported.")
     if "W_enc" not in found:
         return "it has no W_enc."
-    if normalisation not in ("none", "expected_average_only_in"):
-        return f"normalize_activations={normalisation} depends on each input, so it cannot be folded."
+    if normalisation not in ("none", "expected_average_only_in", "covariance_whitening", *SCALINGS):
+        return f"normalize_activations={normalisation} is not supported."
+    if normalisation == "covariance_whitening" and not (found.file.parent / WHITENING).is_file():
+        return f"{WHITENING}, by which its inputs are whitened, is not beside it."
     activation = word(config, "activation_fn_str", default=word(config, "activation_fn", default="relu"))
     if activation not in ("relu", "topk"):
         return f"the activation {activation} is not supported."
@@ -172,6 +182,11 @@ def _fold_input_scale(parts: Parts, scaler: Path) -> Parts:
     return parts.with_note(UNSCALED)
 
 
+def _fold_whitening(parts: Parts, file: Path) -> Parts:
+    held = Found(file, read_entries(file), {})
+    return whiten_input(parts, held.vector("mean"), held.matrix("matrix"), held.matrix("inverse_matrix"))
+
+
 def export(sae: SAE, origin: Origin) -> Files:
     """Return the two files, which SAELens 6 loads with `SAE.load_from_disk`."""
     tensors = collect_tensors(sae)
@@ -186,8 +201,18 @@ def export(sae: SAE, origin: Origin) -> Files:
         state["threshold"] = tensors["threshold"].clamp(min=0)
     config = {"d_in": sae.config.width, "d_sae": sae.config.units, "architecture": architecture, **fields}
     config |= {"dtype": "float32", "device": "cpu", "apply_b_dec_to_input": True}
-    config |= {"normalize_activations": "none"} | _kept_fields(origin)
+    config |= {"normalize_activations": _describe_scaling(sae)} | _kept_fields(origin)
     return {"sae_weights.safetensors": state, "cfg.json": config | {"metadata": _describe_origin(origin)}}
+
+
+def _describe_scaling(sae: SAE) -> str:
+    """Return the scaling of each input by its name in SAELens."""
+    if sae.config.scaling is None:
+        return "none"
+    for name, scaling in SCALINGS.items():
+        if scaling == sae.config.scaling:
+            return name
+    raise ValueError(f"SAELens has no {sae.config.scaling}: the scaling of its inputs would be lost.")
 
 
 def _kept_fields(origin: Origin) -> dict[str, Any]:

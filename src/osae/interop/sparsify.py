@@ -4,7 +4,7 @@ The ReLU comes before the top k, b_dec is always subtracted, and `num_latents: 0
 `expansion_factor`.
 """
 
-from osae.interop.export import Files, Origin, collect_tensors
+from osae.interop.export import Files, Origin, check_unscaled, collect_tensors
 from osae.interop.found import Found, agree, count, flag, number, word
 from osae.interop.parts import TRANSCODER, Matrices, Parts
 from osae.model import SAE
@@ -54,6 +54,7 @@ def export(sae: SAE, origin: Origin) -> Files:
     if not isinstance(sparsifier, TopK):
         kind = type(sparsifier).__name__
         raise ValueError(f"sparsify has only top-k: the selection of a {kind} would be lost.")
+    check_unscaled(sae, NAME)
     tensors = collect_tensors(sae)
     state = {
         "encoder.weight": tensors["encoder"],

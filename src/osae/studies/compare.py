@@ -374,7 +374,7 @@ def _observe(
         streams = {(i, j): metrics.StreamCorrelation(loaded[i].units, loaded[j].units) for i, j in group}
         for x, codes in passes.encode_batches(involved, steps.each(data.batches(BATCH), "activations")):
             for i, each in sums.items():
-                each.update(x, saes[i].decode(codes[i]), *codes[i])
+                each.update(x, saes[i].decode(codes[i], x), *codes[i])
             for (i, j), stream in streams.items():
                 stream.update(*codes[i], *codes[j])
         for i, each in sums.items():

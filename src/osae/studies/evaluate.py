@@ -138,8 +138,9 @@ def _reconstruct(saes: Sequence[SAE], rows: Data, steps: Steps) -> list[_Sums]:
     for x, codes in passes.encode_batches(numbered, steps.each(rows.batches(BATCH), "activations")):
         for place, (whole, curve, firing) in enumerate(sums):
             code = codes[place]
-            whole.update(x, saes[place].decode(code), *code)
-            curve.update(*code, x - saes[place].decoder_bias)
+            scaled, offset = saes[place].unscale(code, x)
+            whole.update(x, saes[place].decode(code, x), *code)
+            curve.update(*scaled, x - offset)
             firing.update(*code)
     return sums
 
