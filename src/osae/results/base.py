@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 Over = Literal["runs", "pairs", "crossed"]
 
-ELSEWHERE = "it was probably trained on other activations."  # where an SAE explains less than the mean does
-
 
 @dataclass(frozen=True)
 class Interval:

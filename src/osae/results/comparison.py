@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from osae.measures import ABOVE, CHANCE, ISOTROPIC, fixed, measure, measures_of
 from osae.results.base import (
-    ELSEWHERE,
     Activations,
     Interval,
     Provenance,
@@ -19,7 +18,14 @@ from osae.results.base import (
     labels,
 )
 from osae.results.codec import doc, flat, optional
-from osae.results.subject import Reconstruction, SubjectInfo, format_names, note_lines
+from osae.results.subject import (
+    Reconstruction,
+    SubjectInfo,
+    difference_lines,
+    explain_misfit,
+    format_names,
+    note_lines,
+)
 
 Measures = Mapping[str, float | None]
 Intervals = Mapping[str, Interval | None]
@@ -317,7 +323,7 @@ class Comparison(Result):
         ]
 
     def remarks(self) -> list[str]:
-        said = []
+        said = difference_lines(self.names, self.saes)
         if uncertified := [pair.matching.gap for pair in self.pairs if not pair.matching.optimal]:
             said.append(
                 f"Matchings that are not certified as optimal: {len(uncertified)}. A better one may have a "
@@ -429,5 +435,5 @@ def _sae_remarks(name: str, sae: ComparedSAE, dead: str) -> list[str]:
         said.append(f"{name}: {inactive} of {sae.units} units never fire; {what}.")
     explained = sae.reconstruction.measures.get("explained_variance") if sae.reconstruction else None
     if explained is not None and explained < 0:
-        said.append(f"{name} explains less variance than the mean does: {ELSEWHERE}")
+        said.append(explain_misfit(name, sae.notes))
     return said

@@ -317,7 +317,7 @@ def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
     entries = 0
     for x, codes in passes.encode_batches(saes, steps.each(data.batches(BATCH), "activations")):
         for i, code in codes.items():
-            sums[i].update(x, saes[i].decode(code), *code)
+            sums[i].update(x, saes[i].decode(code, x), *code)
         if entries < _STREAM_ENTRIES:
             for i, code in codes.items():
                 codes_of[i].update(*code)
