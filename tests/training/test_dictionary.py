@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
+from osae import dictionary
 from osae.config import alter, from_json, to_json, variant
 from osae.data.source import MemoryRows
 from osae.data.worlds import SparseWorld
@@ -353,3 +354,12 @@ def test_archetypal_training_does_not_depend_on_the_scale_of_the_data(rows):
 def test_impossible_archetypal_dictionaries_are_refused(fields, words):
     with pytest.raises(ValueError, match=words):
         Archetypal(**fields)
+
+
+def test_only_a_cpu_goes_through_a_matrix_in_blocks_that_fit_its_cache():
+    """On a GPU each block would be several launches: thousands of them for 65k units."""
+    large = [torch.empty(65_536, 2304, device=device) for device in ("cpu", "meta")]
+    on_cpu, on_gpu = (dictionary._blocks(matrix) for matrix in large)
+    assert len(on_cpu) > 500
+    assert len(on_gpu) <= 3
+    assert sum(map(len, on_cpu)) == sum(map(len, on_gpu)) == 65_536
