@@ -271,6 +271,29 @@ def test_nothing_positive_is_all_padding(backend):
     assert ((units >= 0) & (units < 50)).all()
 
 
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+def test_autocast_changes_nothing_but_the_type_of_the_input(backend, low):
+    """Inside of autocast, activations come in low precision and weights do not; kernels take both."""
+    x, values, units, decoder, weights, upstream = draw_problem(10, 3, 5, 6, 3, torch.float32)
+    x = x.to(low).float()
+    results = []
+    for enabled in (False, True):
+        leaves = [t.detach().clone().requires_grad_() for t in (values, decoder)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            given = x.to(low) if enabled else x
+            loss = kernels.all_prefix_loss(given, leaves[0], units, leaves[1], weights=weights)
+            row = kernels.decode(leaves[0], units, leaves[1])
+            top, _ = kernels.topk_encode(given, leaves[1], None, 2)
+            dense = kernels.dense_prefix_loss(given, torch.cat([leaves[0]] * 2, -1), leaves[1], weights)
+            grads = torch.autograd.grad(loss @ upstream + row.sum() + top.sum() + dense.sum(), leaves)
+        results.append([loss, row, top, dense, *grads])
+    for plain, cast in zip(*results, strict=True):
+        assert cast.dtype == torch.float32
+        torch.testing.assert_close(cast, plain, rtol=2e-2, atol=2e-2)  # products outside are in bfloat16
+    for plain, cast in zip(results[0][:4], results[1][:4], strict=True):
+        torch.testing.assert_close(cast, plain)
+
+
 def test_gpu_sums_in_a_fixed_order_when_asked():
     pytest.importorskip("triton")
     torch.use_deterministic_algorithms(True)

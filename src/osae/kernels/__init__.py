@@ -23,6 +23,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from osae.kernels.precision import without_autocast
+
 BACKENDS = ("reference", "cpu", "dense", "gpu")
 
 # The share of the K units above which matrix products over all of them replace loops over the active ones.
@@ -34,6 +36,7 @@ DENSE_SHARE = 0.4
 _forced: ContextVar[str | None] = ContextVar("osae_kernel", default=None)
 
 
+@without_autocast
 def all_prefix_loss(
     x: Float[Tensor, "B d"],
     values: Float[Tensor, "B k"],
@@ -60,6 +63,7 @@ def all_prefix_loss(
     return backend.all_prefix_loss(x, values, units, decoder, weights.detach())
 
 
+@without_autocast
 def dense_prefix_loss(
     x: Float[Tensor, "B d"],
     code: Float[Tensor, "B K"],
@@ -70,6 +74,7 @@ def dense_prefix_loss(
     return _load("dense").dense_prefix_loss(x, code, decoder, weights)
 
 
+@without_autocast
 def topk_encode(
     x: Float[Tensor, "B d"], encoder: Float[Tensor, "K d"], bias: Float[Tensor, "K"] | None, k: int
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
@@ -93,6 +98,7 @@ def topk_encode(
     return _choose(encoder, k / len(encoder)).topk_encode(x, encoder, bias, k)
 
 
+@without_autocast
 def decode(
     values: Float[Tensor, "B k"], units: Int[Tensor, "B k"], decoder: Float[Tensor, "K d"]
 ) -> Float[Tensor, "B d"]:

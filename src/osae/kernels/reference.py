@@ -11,7 +11,7 @@ from osae.prefix import all_prefix_loss_reference
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
     """Return the ordered loss of each sample (B,)."""
-    return all_prefix_loss_reference(x, _no_gradient_to_padding(values), units, decoder, weights.double())
+    return all_prefix_loss_reference(x, _no_gradient_to_padding(values), units, decoder, weights)
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:

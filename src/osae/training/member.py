@@ -68,7 +68,7 @@ class Member:
 
     def _draw_prefix_weights(self, *step: int) -> Tensor:
         source = generator(self.seed, "prefix", *step)
-        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source).to(self.device)
+        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source)
 
     def batch(self, block: Float[Tensor, "N d"], index: int, turn: int) -> Float[Tensor, "B d"]:
         """Return batch number `turn` of block number `index`, in this seed's own order."""
