@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from osae.kernels.batch import find_largest
 from osae.kernels.precision import without_autocast
 
 BLOCK = 64  # units in a block: 128 was no faster, 32 slower; more costs B m^2, fewer makes thin products
@@ -50,6 +51,14 @@ def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tupl
     if k == len(encoder):
         return pre, torch.arange(k, device=x.device).expand(len(x), k)
     picked, units = _top(pre.detach(), k)
+    return torch.where(picked != 0, pre.gather(-1, units), 0), units
+
+
+def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Return the B*k largest of relu(x E^T + bias) in the batch, and their units."""
+    pre = x @ encoder.T
+    pre = (pre if bias is None else pre + bias).relu()
+    picked, units = find_largest([pre.detach()], _top, len(x), k)
     return torch.where(picked != 0, pre.gather(-1, units), 0), units
 
 

@@ -12,6 +12,7 @@ there, samples add to it in any order, unless torch.use_deterministic_algorithms
 # triton turns arguments into constexpr itself
 # pyright: reportArgumentType=false
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from osae.kernels.batch import find_largest
 from osae.prefix import residual_weights
 
 PIECE = 256  # entries of a unit that one program adds up
@@ -35,6 +37,12 @@ def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, w
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of relu(x E^T + bias) in each row, and their units."""
     values, units = _TopK.apply(x, encoder, bias, k)
+    return values, units
+
+
+def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Return the B*k largest of relu(x E^T + bias) in the batch, and their units."""
+    values, units = _BatchTopK.apply(x, encoder, bias, k)
     return values, units
 
 
@@ -243,10 +251,7 @@ class _PrefixLoss(torch.autograd.Function):
 class _TopK(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, encoder, bias, k):
-        tops = []
-        for rows in x.split(max(1, BUFFER // len(encoder))):
-            pre = rows @ encoder.T
-            tops.append(torch.topk((pre if bias is None else pre.add_(bias)).relu_(), k))
+        tops = [torch.topk(pre, k) for pre in _pre_activations(x, encoder, bias)]
         values = torch.cat([top.values for top in tops])
         units = torch.cat([top.indices for top in tops])
         ctx.mark_non_differentiable(units)
@@ -270,6 +275,23 @@ class _TopK(torch.autograd.Function):
             _scatter(active, slots, ones, units.shape[1], dbias)
             dbias = dbias.squeeze(-1).to(x.dtype)
         return dx, dencoder.to(x.dtype), dbias, None
+
+
+class _BatchTopK(_TopK):
+    @staticmethod
+    def forward(ctx, x, encoder, bias, k):
+        values, units = find_largest(_pre_activations(x, encoder, bias), torch.topk, len(x), k)
+        ctx.mark_non_differentiable(units)
+        ctx.save_for_backward(x.contiguous(), encoder.contiguous(), values, units)
+        ctx.biased = bias is not None
+        return values, units
+
+
+def _pre_activations(x: Tensor, encoder: Tensor, bias: Tensor | None) -> Iterator[Tensor]:
+    """Yield relu(x E^T + bias) in blocks of rows."""
+    for rows in x.split(max(1, BUFFER // len(encoder))):
+        pre = rows @ encoder.T
+        yield (pre if bias is None else pre.add_(bias)).relu_()
 
 
 class _Decode(torch.autograd.Function):
