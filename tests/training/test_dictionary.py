@@ -21,7 +21,7 @@ from osae.recipes import FromData, Task, world_recipe
 from osae.revival import AuxK, Resample, Split
 from osae.schedule import Resort, Sweep
 from osae.training import run
-from osae.training.loop import train
+from osae.training.loop import Batches, train
 from osae.training.member import Member
 from osae.training.revive import revive
 
@@ -63,7 +63,7 @@ def each(test):
 def trained(dictionary, rows, steps, **changes) -> Member:
     member = Member(alter(world_recipe("osae", TASK), {"dictionary": dictionary, **changes}), 0, rows)
     for step in range(steps):
-        member.advance(member.batch(rows, 0, step % 20), step)
+        member.advance(Batches(MemoryRows(rows), member.seed, member.recipe.batch).at(step % 20), step)
         member.revive_if_due(rows, step + 1)
         member.resort_if_due(rows, step + 1)
     return member
@@ -159,7 +159,7 @@ def test_frozen_units_do_not_move_and_neither_do_their_moments(dictionary, reviv
     member = trained(dictionary, rows, 39, **changes)
     before = [tensor.detach().clone() for tensor in member.unit_tensors()[:-1]]
     matrices = [member.sae.decoder.detach().clone(), member.sae.encoder.detach().clone()]
-    member.advance(member.batch(rows, 1, 0), 39)
+    member.advance(Batches(MemoryRows(rows), member.seed, member.recipe.batch).at(20), 39)
     member.revive_if_due(rows, 40)
     member.resort_if_due(rows, 40)
     assert member.frozen_at(39) == 7

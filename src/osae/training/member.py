@@ -47,7 +47,6 @@ class Member:
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches left out because their loss or gradients were not finite
         self._first_loss, self._warned = -1.0, False
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._set_schedules()
 
     def _set_schedules(self) -> None:
@@ -70,13 +69,6 @@ class Member:
         source = generator(self.seed, "prefix", *step)
         return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source)
 
-    def batch(self, block: Float[Tensor, "N d"], index: int, turn: int) -> Float[Tensor, "B d"]:
-        """Return batch number `turn` of block number `index`, in this seed's own order."""
-        if self._order[0] != index:
-            self._order = (index, torch.randperm(len(block), generator=generator(self.seed, "order", index)))
-        size = self.recipe.batch
-        return block.index_select(0, self._order[1][turn * size : (turn + 1) * size]).to(self.device)
-
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """Take the optimizer step that x asks for, and return the terms of the loss before it.
 
@@ -92,7 +84,7 @@ class Member:
         """Return the terms of the loss on x, with the schedules at this step."""
         weights = self._draw_prefix_weights(step) if self._drawn else self._prefix_weights
         aux = self.recipe.revival if isinstance(self.recipe.revival, AuxK) else None
-        x = x * self.scale
+        x = x.to(self.device) * self.scale
         return objective(self.sae, x, k=self.k_at(step), weights=weights, dead=self.dead(step), aux=aux)
 
     def _differentiate(self, terms: Terms, step: int) -> None:
