@@ -31,7 +31,6 @@ from osae.sparsify import (
     TopK,
     dense_code,
     jump,
-    kth_largest,
     pad_code,
     starting_threshold,
 )
@@ -129,9 +128,11 @@ class SAE(nn.Module):
     def _sparse(self, x: Float[Tensor, "B d"], k: int | None) -> Code:
         match self.config.sparsifier:
             case TopK(target):
-                return Code(*self._topk(x, k or target))
+                rows, bias = self._encoder_input(x)
+                return Code(*kernels.topk_encode(rows, self.encoder, bias, k or target))
             case BatchTopK() if k is not None:
-                return self._largest_in_batch(x, k)
+                rows, bias = self._encoder_input(x)
+                return Code(*kernels.batch_topk_encode(rows, self.encoder, bias, k))
             case BatchTopK():
                 pre = self.pre_activations(x - self.decoder_bias)
                 return pad_code(pre * (pre > self.threshold.clamp(min=0)))
@@ -145,8 +146,8 @@ class SAE(nn.Module):
             case _:
                 assert_never(self.config.sparsifier)
 
-    def _topk(self, x: Float[Tensor, "B d"], k: int) -> tuple[Tensor, Tensor]:
-        """Return the k largest positive pre-activations of each row, and their units.
+    def _encoder_input(self, x: Float[Tensor, "B d"]) -> tuple[Tensor, Tensor]:
+        """Return rows and a bias c whose pre-activations are those of x.
 
         If x itself needs no gradient, b gets its gradient by way of c, which a shift of b moves by -E b: that
         is a sum over K units instead of one over B rows.
@@ -155,21 +156,7 @@ class SAE(nn.Module):
         if rows.requires_grad and not x.requires_grad:
             moved = self.decoder_bias - self.decoder_bias.detach()  # zero, with a gradient
             rows, bias = rows.detach(), bias - self.encoder.detach() @ moved
-        return kernels.topk_encode(rows, self.encoder, bias, k)
-
-    def _largest_in_batch(self, x: Float[Tensor, "B d"], k: int) -> Code:
-        """Return the B*k largest positive pre-activations of the batch.
-
-        The search looks at the largest few of each row, and at more of them if a row might hold others.
-        """
-        room = min(self.config.units, 4 * k)
-        while True:
-            values, units = self._topk(x, room)
-            least = kth_largest(values, k * len(x))
-            kept = (values >= least) & (values > 0)  # a row with padding holds no others
-            if room == self.config.units or not bool(kept.all(-1).any()):
-                return Code(values * kept, units)
-            room = min(self.config.units, 2 * room)
+        return rows, bias
 
     def pre_activations(self, centred: Float[Tensor, "B d"]) -> Float[Tensor, "B K"]:
         """Return E (x - b) + c for rows from which b is already subtracted."""

@@ -2,6 +2,9 @@
 
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 
@@ -57,3 +60,19 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings for users in one line, without the place in the code that gave them."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_plainly(message, category, filename, lineno, file=None, line=None):
+            if category is UserWarning:
+                print(f"osae: warning: {message}", file=sys.stderr, flush=True)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_plainly
+        yield
