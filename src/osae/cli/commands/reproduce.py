@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> int:
     """Run the experiment, print its tables and claims, and write results, figures and a page."""
     from osae import report
+    from osae.locks import lock
     from osae.versions import versions
 
-    options.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    with Progress(f"osae reproduce {experiment.name}") as progress:
-        result = experiment.run(options, progress)
-    seconds = time.perf_counter() - started
-    result = replace(result, command=line, versions=versions(), seconds=seconds)
-    page = report.write_experiment(result, options.out)
+    with lock(options.out):
+        with Progress(f"osae reproduce {experiment.name}") as progress:
+            result = experiment.run(options, progress)
+        seconds = time.perf_counter() - started
+        result = replace(result, command=line, versions=versions(), seconds=seconds)
+        page = report.write_experiment(result, options.out)
     report.show(result)
     print(f"Results: {options.out / 'results.json'}\nPage:    {page}")
     return 0

@@ -172,7 +172,7 @@ def run(options: TrainOptions, line: str) -> int:
     runs.create(options.out, config)
     try:
         return train_to_end(options.out, device=options.device, log=options.log)
-    except (ValueError, OSError):  # the request cannot be met: once corrected, it may be made again
+    except ValueError:  # the request cannot be met: once corrected, it may be made again
         runs.forget(options.out)
         raise
 
