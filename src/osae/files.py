@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 LARGEST_JSON = 2**26  # bytes that are read
 DEEPEST_JSON = 100  # lists and objects inside one another
-CHECKSUM = "checksum"  # the key for the digest of everything else in a JSON file
+CHECKSUM = "osae_checksum"  # the key for the digest of everything else in a JSON file
 _LINKS = 40  # followed in a row before they count as a loop
 
 
@@ -54,7 +54,7 @@ def check_regular(path: Path) -> None:
 def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
     """Return what a JSON file holds; raise `ValueError` that names it if it is damaged or no such file.
 
-    A file that `seal` has signed must still have the content that it was written with.
+    What `seal` has added is checked and left out.
     """
     path = Path(path)
     check_regular(path)
@@ -65,14 +65,9 @@ def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
             raise ValueError(f"it has more than {largest} bytes, the most that is read.")
         held = json.loads(data.decode("utf-8"))
         _check_depth(held)
-        if isinstance(held, dict) and held.get(CHECKSUM, ...) not in (..., _digest_json(held)):
-            raise ValueError(
-                f"its content does not match its {CHECKSUM!r}: it is damaged, or was edited; restore it, or "
-                "remove that key if you made the change."
-            )
+        return _unseal(held) if isinstance(held, dict) else held
     except (ValueError, RecursionError) as error:
         raise ValueError(" ".join(f"{path} cannot be read: {error}".split())) from error
-    return held
 
 
 def seal(data: dict[str, Any]) -> dict[str, Any]:
@@ -80,10 +75,20 @@ def seal(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, CHECKSUM: _digest_json(json.loads(json.dumps(data)))}
 
 
+def _unseal(held: dict[str, Any]) -> dict[str, Any]:
+    """Return the data without its digest; raise `ValueError` if it has one that does not match."""
+    content = {key: value for key, value in held.items() if key != CHECKSUM}
+    if CHECKSUM in held and held[CHECKSUM] != _digest_json(content):
+        raise ValueError(
+            f"its content does not match its {CHECKSUM}: it is damaged, or was edited. Restore it, or remove "
+            "that key if you made the change."
+        )
+    return content
+
+
 def _digest_json(data: dict[str, Any]) -> str:
-    """Return the SHA-256 digest of the content, however it is laid out; the digest itself does not count."""
-    content = {key: value for key, value in data.items() if key != CHECKSUM}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 digest of the content, however it is laid out."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _check_depth(held: Any) -> None:

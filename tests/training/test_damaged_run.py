@@ -52,7 +52,7 @@ def test_a_description_that_was_changed_is_refused(old, new, finished):
     assert old in text
     (finished / "run.json").write_text(text.replace(old, new))
     with pytest.raises(
-        ValueError, match=r"run\.json cannot be read: its content does not match its 'checksum'"
+        ValueError, match=r"run\.json cannot be read: its content does not match its osae_checksum"
     ):
         run.read(finished)
 
