@@ -7,11 +7,11 @@ from osae.recipes import FromData, Task, world_recipe
 from osae.training.member import Member
 
 CHANGES = {"start": FromData(10_000), "rescale": True, "sae.decoder_bias": True}
-RECIPE = alter(world_recipe("osae", Task(width=150, units=200, k=4, samples=4000, batch=100)), CHANGES)
+RECIPE = alter(world_recipe("osae", Task(width=300, units=400, k=4, samples=4000, batch=100)), CHANGES)
 
 
 def test_threads_do_not_change_a_bit_of_the_data_start():
-    rows = torch.randn(20_000, 150, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 3, 150)
+    rows = torch.randn(20_000, 300, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 3, 300)
     found, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
