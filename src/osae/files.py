@@ -115,6 +115,14 @@ def file_sha256(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writers of `path` have left beside it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
+        if pid.isdigit() and not is_alive(int(pid)):
+            _remove(left)
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process of this number runs on this host."""
     try:
@@ -128,7 +136,7 @@ def is_alive(pid: int) -> bool:
 
 @contextmanager
 def _replace(path: Path) -> Iterator[Path]:
-    _remove_leftovers(path)
+    remove_leftovers(path)
     folder = path.with_name(f".{path.name}.{os.getpid()}.part")
     beside, whole = folder / path.name, path.with_name(f".{path.name}.{os.getpid()}.whole.part")
     try:
@@ -213,14 +221,6 @@ def _is_stream(path: Path) -> bool:
         kind = "block device" if stat.S_ISBLK(mode) else "socket"
         raise ValueError(f"{path} is a {kind}, which is not written to: give the name of a file.")
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of `path` have left beside it."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
-        if pid.isdigit() and not is_alive(int(pid)):
-            _remove(left)
 
 
 def _remove(path: Path) -> None:

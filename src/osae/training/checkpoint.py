@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from osae.files import atomic_write, check_regular
+from osae.files import atomic_write, check_regular, remove_leftovers
 from osae.training.member import Member
 
 SCHEMA = 1
@@ -109,6 +109,7 @@ def _add_to_digest(digest: Any, name: str, tensor: Tensor) -> None:
 
 def _keep_before(folder: Path) -> None:
     """Give the last checkpoint a second name, under which it outlives the next one."""
+    remove_leftovers(folder / BEFORE)
     second = folder / f".{BEFORE}.{os.getpid()}.part"
     try:
         second.unlink(missing_ok=True)
