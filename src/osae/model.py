@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from osae import kernels
 from osae.config import from_json, later, to_json, variant
-from osae.files import atomic_write, file_sha256
+from osae.files import atomic_write, file_sha256, read_json, seal
 from osae.scaling import InputScaling, LayerNorm, measure_scale
 from osae.sparsify import (
     BatchTopK,
@@ -211,7 +211,7 @@ class SAE(nn.Module):
         digest = file_sha256(folder / "sae.safetensors")
         about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": digest}
         with atomic_write(folder / "sae.json") as path:
-            path.write_text(json.dumps(about | {"provenance": provenance or {}}, indent=2) + "\n")
+            path.write_text(json.dumps(seal(about | {"provenance": provenance or {}}), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path | str) -> "SAE":
@@ -223,7 +223,7 @@ class SAE(nn.Module):
                 f"`osae.load({str(folder)!r})` reads runs and the files of other libraries."
             )
         try:
-            about = json.loads((folder / "sae.json").read_text(encoding="utf-8"))
+            about = read_json(folder / "sae.json")
             tensors = load_file(folder / "sae.safetensors")
             return read_saved(about, tensors, file_sha256(folder / "sae.safetensors"))
         except (ValueError, RecursionError, SafetensorError, FileNotFoundError) as error:

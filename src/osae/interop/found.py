@@ -1,6 +1,5 @@
 """What a path holds: one weight file, its entries by name, and the JSON beside it."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osae.files import file_sha256
+from osae.files import file_sha256, read_json
 from osae.interop import weights
 
 CONFIGS = ("sae.json", "cfg.json", "config.json", "hyperparams.json")
@@ -27,7 +26,6 @@ WEIGHTS = (
 )
 CHECKPOINTS = "checkpoints"  # a folder of weights whose JSON is one folder above
 SHOWN = 8  # names listed in a message
-_LARGEST_JSON = 2**26
 _BELOW = ("*/", "*/*/", "*/*/*/")  # how deep a folder without weights is searched for folders with some
 
 
@@ -124,12 +122,7 @@ def _config_beside(file: Path) -> dict[str, Any]:
 
 def json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file."""
-    if (size := path.stat().st_size) > _LARGEST_JSON:
-        raise ValueError(f"{path.name} has {size} bytes: at most {_LARGEST_JSON} are read, so it is damaged.")
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} is not JSON: {error}") from error
+    held = read_json(path)
     if not isinstance(held, dict):
         raise ValueError(f"{path.name} holds a {type(held).__name__}: a JSON object is needed.")
     return held

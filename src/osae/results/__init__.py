@@ -1,9 +1,9 @@
 """What studies and experiments find, as types: read, written, printed and tabulated. Needs no torch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from osae.files import read_json
 from osae.results.base import Interval, Result, Row, Table, write_json
 from osae.results.codec import from_json
 from osae.results.comparison import Comparison
@@ -32,6 +32,7 @@ __all__ = [
     "write_json",
 ]
 
+LARGEST = 2**28  # bytes of a file of results
 KINDS: dict[str, type[Result]] = {
     kind.KIND: kind for kind in (Comparison, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
 }
@@ -39,9 +40,10 @@ KINDS: dict[str, type[Result]] = {
 
 def read(path: Path | str) -> Result:
     """Return the result in a JSON file, whatever command wrote it."""
+    held = read_json(path, largest=LARGEST)
     try:
-        return parse(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
+        return parse(held)
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 

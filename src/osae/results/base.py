@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from osae.files import atomic_write
+from osae.files import atomic_write, seal
 from osae.measures import Measure, measure
 from osae.results.codec import doc, optional, to_json
 
@@ -165,15 +165,34 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     file = io.StringIO(newline="")
     table = csv.DictWriter(file, list(head), restval="", lineterminator="\r\n")
     table.writeheader()
-    table.writerows(records)
+    table.writerows({key: _inert_cell(value) for key, value in record.items()} for record in records)
     return file.getvalue()
+
+
+def _inert_cell(value: Any) -> Any:
+    """Return the value as a spreadsheet shows it: text that it would take for a formula begins with '."""
+    if not isinstance(value, str):
+        return value
+    text = value.encode("utf-8", "backslashreplace").decode()
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def write_json(result: Result, path: Path | str, *, indent: int | None = None) -> None:
     """Write the result as JSON, whole or not at all."""
-    text = json.dumps(result.to_json(), indent=indent, ensure_ascii=False, allow_nan=False)
+    held = seal(result.to_json())
+    text = json.dumps(held, indent=indent, ensure_ascii=False, allow_nan=False)
+    if not _is_encodable(text):  # it quotes a file name that is not UTF-8
+        text = json.dumps(held, indent=indent, allow_nan=False)
     with atomic_write(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def known_columns(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:

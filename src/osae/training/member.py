@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae import passes
+from osae.devices import single_thread
 from osae.model import SAE
 from osae.objective import Terms, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
@@ -24,6 +25,7 @@ REVIVAL_ROWS = 50_000  # rows that are searched for poorly reconstructed ones
 REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
 
 
+@single_thread()  # a sum depends on the number of threads in its last bits
 def input_scale(rows: Float[Tensor, "N d"]) -> float:
     """Return the factor that gives rows a mean square of one per coordinate around their mean."""
     return 1.0 / max(float((rows - rows.mean(0)).square().mean().sqrt()), 1e-12)

@@ -37,6 +37,7 @@ def run(options: HarvestOptions, line: str) -> int:
     """Harvest the activations and print what was made."""
     spec = build_harvest(options.model, options.tokens, options)
     from osae.data.harvest import BATCH_TOKENS, harvest
+    from osae.report.text import visible
 
     with Progress("osae harvest") as progress:
         shards, share = harvest(
@@ -48,7 +49,7 @@ def run(options: HarvestOptions, line: str) -> int:
             progress=progress,
         )
     for sentence in _describe(spec, shards, share):
-        print(sentence)
+        print(visible(sentence))
     print(options.out)
     return 0
 

@@ -60,6 +60,10 @@ def _describe_sae(loaded: "Loaded") -> Facts:
     facts += [(name, said) for name, said in (("model", place.model), ("place", place.spot)) if said]
     if zero := int((norms == 0).sum()):
         facts.append(("zero", f"{zero} units without a direction"))
+    if loaded.path.endswith(".npy"):
+        facts.append(
+            ("note", "read as a decoder; as activations, with --data, each of its rows is a sample.")
+        )
     return facts + [("note", note) for note in loaded.notes]
 
 

@@ -1,14 +1,13 @@
 """`osae resume`: a run that was interrupted, to its end."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from osae.cli.command import Command
-from osae.cli.terminal import Progress, plain_warnings
+from osae.cli.terminal import Progress, plain_warnings, report_stop, say
 from osae.options import Options, device_option, option
 from osae.training.logs import KINDS
 
@@ -53,8 +52,9 @@ def run(options: ResumeOptions, line: str) -> int:
 
 
 def train_to_end(folder: Path, *, device: str, log: Sequence[str], on_nan: str | None = None) -> int:
-    """Train the SAEs of a run from wherever it stands; return 1 if it is interrupted."""
+    """Train the SAEs of a run from wherever it stands; return 128 + the signal if it is interrupted."""
     from osae.devices import choose_device
+    from osae.report.text import visible
     from osae.training import run as runs
     from osae.training.logs import open_logs
 
@@ -68,15 +68,17 @@ def train_to_end(folder: Path, *, device: str, log: Sequence[str], on_nan: str |
                 progress=lambda done, steps, terms: progress(done, steps, _losses(names, terms)),
                 logs=logs,
                 on_nan=cast("OnNan | None", on_nan),
+                tell=lambda sentence: say(f"osae: {sentence}"),
             )
     except runs.Interrupted as stopped:
-        print(f"osae: {stopped}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"\nosae: interrupted. Resume with: osae resume {shlex.quote(str(folder))}", file=sys.stderr)
-        return 1
+        say(f"osae: {stopped}")
+        return 128 + stopped.signal
+    except KeyboardInterrupt as stop:
+        return report_stop(stop, f"Resume with: osae resume {shlex.quote(str(folder))}")
+    except OSError as error:
+        raise OSError(f"{error}. `osae resume {folder}` resumes the run once the cause is gone.") from error
     for member in members:
-        print(folder / member.name)
+        print(visible(str(folder / member.name)))
     return 0
 
 

@@ -175,7 +175,7 @@ def run(options: TrainOptions, line: str) -> int:
     runs.create(options.out, config)
     try:
         return train_to_end(options.out, device=options.device, log=options.log)
-    except (ValueError, OSError, TypeError, RuntimeError):  # once corrected, the request may be made again
+    except (ValueError, TypeError, RuntimeError):  # once corrected, the request may be made again
         runs.forget(options.out)
         raise
 
