@@ -17,6 +17,7 @@ from osae.model import SAEConfig
 from osae.prefix import (
     Boundaries,
     Full,
+    Geometric,
     Mixed,
     Piecewise,
     PrefixWeights,
@@ -171,6 +172,13 @@ def matryoshka_random(task: Task, base: Base) -> Recipe:
     return replace(topk(task, base), name="matryoshka-random", prefix=drawn)
 
 
+def matryoshka_piecewise(task: Task, base: Base) -> Recipe:
+    """Train as `matryoshka-random` does, drawing from the weights that `osae-paper` has on activations."""
+    groups = min(task.groups, task.units)
+    drawn = RandomBoundaries(Piecewise(group_ends(task.units, groups)), groups)
+    return replace(topk(task, base), name="matryoshka-piecewise", prefix=drawn)
+
+
 def nested_dropout(task: Task, base: Base) -> Recipe:
     """Train a TopK SAE on one random prefix at every step."""
     return replace(topk(task, base), name="nested-dropout", prefix=Sampled(Uniform()))
@@ -195,6 +203,29 @@ def osae_paper_on_activations(task: Task) -> Recipe:
     """Train as in the paper on language models: weights spread over Matryoshka's groups, no unit sweeping."""
     spread = Piecewise(group_ends(task.units, min(task.groups, task.units)))
     return replace(topk(task, activations_base), name="osae-paper", prefix=spread)
+
+
+def osae_geometric(task: Task) -> Recipe:
+    """Train as `osae-paper` does, with prefix weights that fall exponentially, as the paper's words say."""
+    return replace(osae_paper_on_worlds(task), name="osae-geometric", prefix=_falling(task))
+
+
+def osae_swept(task: Task) -> Recipe:
+    """Train as the paper describes unit sweeping: exponential weights, a short burn-in, a constant rate."""
+    return replace(
+        osae_geometric(task), name="osae-swept", lr=LearningRate(1e-2), sweep=Sweep(burn_in=0.1, until=1.0)
+    )
+
+
+def osae_swept_restarting(task: Task) -> Recipe:
+    """Train as `osae-swept` does, with prefixes that start behind the frozen units, as in nested dropout."""
+    sweep = Sweep(burn_in=0.1, until=1.0, restart=True)
+    return replace(osae_swept(task), name="osae-swept-restarting", sweep=sweep)
+
+
+def _falling(task: Task) -> Geometric:
+    """Return weights that fall to a twentieth over the dictionary."""
+    return Geometric(0.05 ** (1 / task.units))
 
 
 def osae_on_worlds(task: Task) -> Recipe:
@@ -244,10 +275,21 @@ def _on(base: Base, *methods: Callable[[Task, Base], Recipe]) -> dict[str, Maker
     return {method.__name__.replace("_", "-"): filled(method) for method in methods}
 
 
-_COMMON = (vanilla, topk, batchtopk, matryoshka_fixed, matryoshka_random, nested_dropout)
+_COMMON = (
+    vanilla,
+    topk,
+    batchtopk,
+    matryoshka_fixed,
+    matryoshka_random,
+    matryoshka_piecewise,
+    nested_dropout,
+)
 WORLD_RECIPES: dict[str, Maker] = {
     **_on(world_base, *_COMMON),
     "osae-paper": osae_paper_on_worlds,
+    "osae-geometric": osae_geometric,
+    "osae-swept": osae_swept,
+    "osae-swept-restarting": osae_swept_restarting,
     "osae": osae_on_worlds,
 }
 RECIPES: dict[str, Maker] = {

@@ -8,6 +8,7 @@ import torch
 from osae.config import alter
 from osae.data.source import MemoryRows
 from osae.data.worlds import SparseWorld
+from osae.prefix import prefix_weights
 from osae.recipes import WORLD_RECIPES, FromData, Task, world_recipe
 from osae.revival import AuxK, Resample, Split
 from osae.schedule import Resort, Sweep
@@ -77,6 +78,21 @@ def test_frozen_atoms_leave_their_encoders_free(rows):
     assert torch.equal(member.sae.decoder[:4], start["decoder"][:4])
     assert not torch.equal(member.sae.decoder[4:], start["decoder"][4:])
     assert not torch.equal(member.sae.encoder[:4], start["encoder"][:4])
+
+
+def test_prefixes_that_restart_are_those_of_the_units_that_still_learn(rows):
+    made = world_recipe("osae-swept-restarting", TASK)
+    member = Member(made, 0, rows)
+    for step in (0, made.steps // 2, made.steps - 1):
+        frozen = min(member.frozen_at(step), 15)
+        weights = member._draw_prefix_weights(step)
+        assert weights[:frozen].sum() == 0
+        assert torch.equal(weights[frozen:], prefix_weights(made.prefix, 16 - frozen))
+    assert frozen > 8
+    usual = Member(world_recipe("osae-swept", TASK), 0, rows)
+    x = rows[:100]
+    assert torch.equal(usual.terms(x, 0).total, member.terms(x, 0).total)  # nothing is frozen yet
+    assert not torch.equal(usual.terms(x, made.steps - 1).total, member.terms(x, made.steps - 1).total)
 
 
 def test_released_atoms_learn_and_keep_their_places(rows):

@@ -64,12 +64,17 @@ class Member:
         self._revivals: tuple[int, ...] = ()
         if isinstance(revival, Resample | Split):
             self._revivals = evenly(revival.times, revival.until, steps, revival.since)
-        self._drawn = isinstance(recipe.prefix, RandomBoundaries | Sampled)
+        restarts = recipe.sweep is not None and recipe.sweep.restart
+        self._restart_at = self.frozen_at if restarts else lambda step: 0
+        self._drawn = restarts or isinstance(recipe.prefix, RandomBoundaries | Sampled)
         self._prefix_weights = self._draw_prefix_weights()
 
     def _draw_prefix_weights(self, *step: int) -> Tensor:
+        """Return the weight of each prefix; those within the frozen units have none if prefixes restart."""
         source = generator(self.seed, "prefix", *step)
-        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source)
+        behind = min(self._restart_at(*step), self.recipe.sae.units - 1) if step else 0
+        weights = prefix_weights(self.recipe.prefix, self.recipe.sae.units - behind, source)
+        return torch.nn.functional.pad(weights, (behind, 0))
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """Take the optimizer step that x asks for, and return the terms of the loss before it.
