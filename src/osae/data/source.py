@@ -24,9 +24,9 @@ RUNS = 2048  # of neighbouring rows that make up a block of `MixedRows`
 
 
 class Part(NamedTuple):
-    """Rows `start` to `stop` of a block, in the order in which a seed takes its rows."""
+    """Rows `start` to `stop` of the block of this number, in the order in which a seed takes its rows."""
 
-    index: int
+    block: int
     start: int
     stop: int
 

@@ -189,8 +189,8 @@ class _SampleOverlaps:
         values, units = (np.take_along_axis(part, order, 1)[:, :width] for part in (values, units))
         kept = min(len(values), (MOST_OVERLAPS - self._stored) // width**2)
         if kept:
-            values, units = torch.from_numpy(values[:kept]), units[:kept].astype(np.int32)
-            self._batches.append((units, self._multiply(values, units)))
+            places = units[:kept].astype(np.int32)
+            self._batches.append((places, self._multiply(torch.from_numpy(values[:kept]), places)))
         self._stored, self._samples = self._stored + kept * width**2, self._samples + kept
 
     def _multiply(self, values: Tensor, units: np.ndarray) -> np.ndarray:
