@@ -49,6 +49,25 @@ Start = FromNoise | FromData
 
 @variant
 @dataclass(frozen=True)
+class Adam:
+    """The settings of Adam; `clip` is the largest norm of all gradients together, None for no limit."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    clip: float | None = None
+
+    def __post_init__(self):
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError(f"beta1={self.beta1}, beta2={self.beta2}: give numbers from 0 to below 1.")
+        if not self.eps > 0:
+            raise ValueError(f"eps={self.eps}: give a positive number.")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip={self.clip}: give a positive norm, or null for no limit.")
+
+
+@variant
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides a training run except the data and the seed."""
 
@@ -65,6 +84,7 @@ class Recipe:
     sweep: Sweep | None = None
     resort: Resort | None = None
     rescale: bool = False
+    adam: Adam = Adam()
 
     def __post_init__(self):
         if self.batch < 1 or self.samples < self.batch:
@@ -123,6 +143,7 @@ def world_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Re
 def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
     """Return what all recipes for activations share: scaled inputs, a start from the data, AuxK.
 
+    The more units there are, the more rarely each of them fires, and the longer it takes to call one dead.
     Splitting looks at one unit after the other, which is too slow for thousands of units.
     """
     return Recipe(
@@ -131,7 +152,7 @@ def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK)
         task.samples,
         task.batch,
         LearningRate(4e-3, warmup=0.02, decay=0.5),
-        revival=AuxK(2 * task.k, dead_after=100_000),
+        revival=AuxK(2 * task.k, dead_after=max(100_000, 24 * task.units)),
         start=FromData(),
         k_warmup=_warmup(task),
         rescale=True,

@@ -45,7 +45,10 @@ class Member:
         self.sae = start_sae(recipe, rows, seed).to(self.device)
         self.weights = Weights(self.sae, recipe.dictionary, rows, generator(seed, "dictionary"))
         trained = [p for p in self.weights.named().values() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
+        adam = recipe.adam
+        self.optimizer = torch.optim.Adam(
+            trained, lr=recipe.lr.peak, betas=(adam.beta1, adam.beta2), eps=adam.eps, fused=True
+        )
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches left out because their loss or gradients were not finite
         self._first_loss, self._warned = -1.0, False
@@ -121,6 +124,8 @@ class Member:
         frozen = self.frozen_at(step)
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
+        if self.recipe.adam.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.weights.named().values(), self.recipe.adam.clip)
         kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
         self.optimizer.step()
         self.weights.constrain()

@@ -56,9 +56,10 @@ def fit(
     `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `progress` shows a progress bar,
     where there is a terminal to show it on.
     """
+    device = choose_device(device)
     source = _open_rows(x)
     chosen = _complete(recipe, source, {"units": units, "k": k, "samples": samples, "batch": batch})
-    member = Member(chosen, index(seed), source.block(0), device=choose_device(device))
+    member = Member(chosen, index(seed), source.block(0), device=device)
     with _progress_bar(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)
     return member.finish()
