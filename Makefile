@@ -32,7 +32,7 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
-# The real SAELens, sparsify, dictionary_learning, SAEBench and Llamascopium, in an environment of their own.
+# The real SAELens, sparsify, dictionary_learning, overcomplete, SAEBench and Llamascopium, in an environment of their own.
 INTEROP := .venv-interop
 $(INTEROP)/.ready: constraints.txt tests/interop_real/requirements.txt tests/interop_real/requirements-alone.txt
 	$(PYTHON) -m venv $(INTEROP)
