@@ -7,8 +7,9 @@ from osae import __version__
 from osae.config import to_json
 from osae.interop import own
 from osae.interop.export import Origin, store
-from osae.interop.formats import TARGETS, Target, get_writer
+from osae.interop.formats import DESCRIBED, TARGETS, Target, get_writer
 from osae.interop.loading import IN_MEMORY, Loaded, SAELike, load
+from osae.suggestions import list_choices
 
 
 def convert(
@@ -20,7 +21,11 @@ def convert(
     library has for them.
     """
     if to not in TARGETS:
-        raise ValueError(f"to={to!r}: give one of {', '.join(TARGETS)}.")
+        raise ValueError(f"to={to!r}: {list_choices(to, TARGETS, 'give one of')}")
+    if to not in DESCRIBED and (model, layer) != (None, None):
+        raise ValueError(
+            f"model={model!r}, layer={layer}: files for {to} have no such fields; leave both out."
+        )
     loaded = load(source)
     if loaded.sae is None:
         raise ValueError(f"{loaded.path}: only its matrices could be read, {loaded.notes[0]}")

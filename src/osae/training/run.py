@@ -63,7 +63,7 @@ class RunConfig:
 def create(folder: Path, config: RunConfig) -> None:
     """Create a run in a folder that holds none yet."""
     if (folder / "run.json").exists():
-        raise ValueError(f"{folder} holds a run already: `osae resume {folder}` resumes it.")
+        raise ValueError(f"{folder} already contains a run: run `osae resume {folder}` to continue.")
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / "run.json") as path:
         path.write_text(json.dumps({"schema": SCHEMA, "config": to_json(config)}, indent=2) + "\n")

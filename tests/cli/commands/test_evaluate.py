@@ -86,11 +86,11 @@ def test_the_cross_entropy_is_shown(language, capsys, tmp_path):
     ("words", "message"),
     [
         (["run", "nowhere", "--data", "x"], "no such file or folder"),
-        (["run", "--data", "nowhere"], "no such file or folder of activations"),
+        (["run", "--data", "nowhere"], "no such file or folder"),
         (["run", "--data", "small"], "has no manifest.json"),
         (["x", "--data", "x"], "x holds activations: name an SAE here"),
         (["run", "--data", "x", "--prefixes", "99"], "prefix length 99: give 1 to 20"),
-        (["run", "--data", "x", "--json", "no/where.json"], "no folder no"),
+        (["run", "--data", "x", "--json", "no/where.json"], "folder no does not exist"),
         (["run", "--data", "x", "--model", "none", "--text", "a.txt"], "--text is for the cross-entropy"),
         (["run", "--data", "x", "--model", "none", "--tokens", "9"], "--tokens is for the cross-entropy"),
         (["run", "--data", "x", "--tokens", "0"], "--tokens 0: give a whole number of at least 1"),

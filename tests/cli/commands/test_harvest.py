@@ -145,7 +145,7 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--model", "large", "--layer", "0"], "--dtype bfloat16 or float32"),
         (["--model", "./nowhere"], "cannot be opened as a language model"),
         (["--model", "model:weights.gguf"], "holds no weights.gguf"),
-        (["--skip-positions", "8"], "leave at least one"),
+        (["--skip-positions", "8"], "leaves nothing of a --context of 8 tokens: skip at most 7"),
         (["--max-norm", "0.1"], "at least 1, or 0"),
         (["--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
         (["--context", "100"], "at most 64 tokens"),

@@ -39,7 +39,7 @@ def test_text_from_files_cannot_control_the_terminal(here, capsys):
         (["nowhere"], "no such file or folder"),
         (["a", "--verify"], "--verify is for activations"),
         (["x", "--orientation", "rows"], "--orientation is for bare decoders"),
-        (["x", "y"], "'y' is one argument too many"),
+        (["x", "y"], "'y' is an unexpected argument"),
     ],
     ids=str,
 )

@@ -42,8 +42,8 @@ def test_a_setting_is_printed_in_full(capsys):
     ("words", "message"),
     [
         (["nonsense"], "RECIPE nonsense: give one of"),
-        (["--worlds"], "--worlds goes with the name of a recipe"),
-        (["pythia-70m", "--worlds"], "--worlds goes with the name of a recipe"),
+        (["--worlds"], "--worlds requires a RECIPE"),
+        (["pythia-70m", "--worlds"], "--worlds requires a RECIPE"),
         (["osae-from-noise", "--worlds"], "no recipe 'osae-from-noise'"),
     ],
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
-from osae.cli.outputs import add_command, check_files, write_files
+from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
     MODEL,
@@ -22,7 +22,9 @@ class EvaluateOptions(ResultFiles):
 
     saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
     data: Path = option(f"held-out {DATA}", metavar="DATA")
-    prefixes: tuple[int, ...] | None = prefixes_option("prefix lengths besides 1, 2, 4, ... and all units")
+    prefixes: tuple[int, ...] | None = prefixes_option(
+        "additional prefix lengths (1, 2, 4, ... and all units are always included)"
+    )
     model: str = option(
         "language model for the cross-entropy; auto: the one that the activations are from",
         default="auto",
@@ -47,8 +49,7 @@ class EvaluateOptions(ResultFiles):
 
 def run(options: EvaluateOptions, line: str) -> int:
     """Evaluate the SAEs, print the tables and write the files."""
-    check_files((options.json, options.csv, options.html))
-    from osae import report
+    check_study(options, *options.saes, options.data)
     from osae.studies.evaluate import evaluate
 
     with Progress("osae evaluate") as progress:
@@ -62,10 +63,7 @@ def run(options: EvaluateOptions, line: str) -> int:
             device=options.device,
             progress=progress,
         )
-    result = add_command(result, line)
-    report.show(result)
-    write_files(result, options)
-    return 0
+    return finish_study(result, options, line)
 
 
 COMMAND = Command(

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from osae.cli.command import Command
-from osae.cli.shared_options import Orientation, orientation_option
+from osae.cli.inputs import check_present
+from osae.cli.shared_options import orientation_option
 from osae.cli.terminal import Progress
+from osae.interop.formats import Orientation
 from osae.options import Options, option, refuse
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class InspectOptions(Options):
 
 def run(options: InspectOptions, line: str) -> int:
     """Print what the path holds, a fact on each line."""
+    check_present(options.path)
     from osae.data.shards import Shards, is_shards
     from osae.studies.subjects import open_subject
 

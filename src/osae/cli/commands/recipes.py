@@ -28,7 +28,7 @@ class RecipesOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.worlds and (self.name is None or self.name in SETTINGS):
-            raise ValueError("--worlds goes with the name of a recipe: give a RECIPE.")
+            raise ValueError("--worlds requires a RECIPE.")
 
 
 def run(options: RecipesOptions, line: str) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from osae.cli.command import Command, Group
+from osae.cli.outputs import check_folder
 from osae.cli.terminal import Progress
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> int:
     """Run the experiment, print its tables and claims, and write results, figures and a page."""
+    check_folder(options.out)
     from osae import report
     from osae.versions import versions
 

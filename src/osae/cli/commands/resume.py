@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osae.cli.command import Command
+from osae.cli.inputs import check_run
 from osae.cli.terminal import Progress
 from osae.options import Options, device_option, option
 from osae.training.logs import KINDS
@@ -37,6 +38,7 @@ class ResumeOptions(Options):
 
 def run(options: ResumeOptions, line: str) -> int:
     """Train the SAEs of the run to the end."""
+    check_run(options.run)
     return train_to_end(options.run, device=options.device, log=options.log)
 
 
