@@ -35,6 +35,10 @@ def test_convert_writes_what_inspect_recognises(here, capsys, to):
         (["a", "b", "--to", "saelens"], "b already contains files"),
         (["a", "out", "--to", "saelense"], "--to saelense: did you mean saelens? Give one of saelens"),
         (["a", "out"], "--to must be given"),
+        (
+            ["a", "out", "--to", "osae", "--orientation", "rows"],
+            "applies to bare decoders only: leave it out.",
+        ),
         (["nothing", "out", "--to", "osae"], "nothing: there is no such file or folder."),
         (
             ["a", "out", "--to", "sparsify", "--model", "m"],

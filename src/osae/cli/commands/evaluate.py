@@ -1,5 +1,6 @@
 """`osae evaluate`: how well SAEs of any library reconstruct activations, and what a model loses by it."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from osae.cli.shared_options import (
 )
 from osae.cli.terminal import Progress
 from osae.options import device_option, option, refuse
+
+LANGUAGE_ONLY = ("text", "tokens", "device")  # options that only the cross-entropy uses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +46,28 @@ class EvaluateOptions(ResultFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model == "none":
-            why = "is for the cross-entropy, which --model none leaves out: leave out one of them."
-            refuse(self, ("text", "tokens", "device"), why)
+            why = "applies to the cross-entropy, which --model none leaves out: remove one of them."
+            refuse(self, LANGUAGE_ONLY, why)
+
+
+def _check_language(options: EvaluateOptions) -> None:
+    """Raise `ValueError` if options for the language model are given and there is none to run."""
+    if options.model == "auto" and not _names_model(options.data / "manifest.json"):
+        why = f"has no effect: {options.data} does not name a language model. Remove it."
+        refuse(options, LANGUAGE_ONLY, why)
+
+
+def _names_model(manifest: Path) -> bool:
+    try:
+        return "harvest" in json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):  # damage is reported by whoever opens the data
+        return False
 
 
 def run(options: EvaluateOptions, line: str) -> int:
     """Evaluate the SAEs, print the tables and write the files."""
     check_study(options, *options.saes, options.data)
+    _check_language(options)
     from osae.studies.evaluate import evaluate
 
     with Progress("osae evaluate") as progress:
