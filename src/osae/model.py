@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osae import kernels
+from osae.arrays import Array, as_tensor
 from osae.config import from_json, to_json, variant
 from osae.files import atomic_write, file_sha256
 from osae.sparsify import (
@@ -106,12 +107,13 @@ class SAE(nn.Module):
         sae.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
         return sae
 
-    def encode(self, x: Float[Tensor, "*batch d"], *, k: int | None = None) -> Code:
+    def encode(self, x: Float[Array, "*batch d"], *, k: int | None = None) -> Code:
         """Return the code of each row. With `k`, units are selected as in training, that many of them."""
-        code = self._sparse(x.reshape(-1, x.shape[-1]), k)
-        return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
+        rows = x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.decoder)
+        code = self._sparse(rows.reshape(-1, rows.shape[-1]), k)
+        return Code(*(part.reshape(*rows.shape[:-1], part.shape[-1]) for part in code))
 
-    def encode_dense(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch K"]:
+    def encode_dense(self, x: Float[Array, "*batch d"]) -> Float[Tensor, "*batch K"]:
         """Return the code of each row as a vector with one entry per unit."""
         return self.encode(x).dense(self.config.units)
 
@@ -170,7 +172,7 @@ class SAE(nn.Module):
         rows = kernels.decode(values, units, self.decoder) + self.decoder_bias
         return rows.reshape(*code.values.shape[:-1], -1)
 
-    def forward(self, x: Float[Tensor, "*batch d"]) -> Output:
+    def forward(self, x: Float[Array, "*batch d"]) -> Output:
         """Return the reconstruction of each row and its code."""
         code = self.encode(x)
         return Output(self.decode(code), code)
@@ -224,9 +226,9 @@ class SAE(nn.Module):
         c = self.config
         lines = [
             f"{c.width} -> {c.units} units",
-            f"encoder   linear{', bias' if c.encoder_bias else ''}",
+            f"encoder   {c.units} x {c.width}{', bias' if c.encoder_bias else ''}",
             f"sparsify  {c.sparsifier}",
-            f"decoder   unit atoms{', bias' if c.decoder_bias else ''}",
+            f"decoder   {c.units} atoms{', bias' if c.decoder_bias else ''}",
         ]
         return "\n".join(lines)
 
