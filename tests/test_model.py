@@ -150,7 +150,7 @@ def test_both_readers_refuse_a_damaged_folder_in_the_same_words(damage, words, t
         ("encoder", None, "no floating-point tensor 'encoder'"),
         ("threshold", torch.zeros(UNITS, dtype=torch.int64), "no floating-point tensor 'threshold'"),
         ("decoder_bias", torch.zeros(WIDTH + 1), "decoder_bias has the shape"),
-        ("decoder", torch.full((UNITS, WIDTH), torch.inf), "NaN or infinite"),
+        ("decoder", torch.full((UNITS, WIDTH), torch.inf), "NaN or infinit"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(name, tensor, words, tmp_path):

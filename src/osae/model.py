@@ -157,7 +157,7 @@ class SAE(nn.Module):
         while True:
             values, units = self._topk(x, room)
             least = kth_largest(values, k * len(x))
-            kept = (values >= least) & (values > 0)  # a row with padding holds no others
+            kept = (values >= least) & (values > 0)  # a row with padding has no others
             if room == self.config.units or not bool(kept.all(-1).any()):
                 return Code(values * kept, units)
             room = min(self.config.units, 2 * room)
@@ -212,7 +212,7 @@ class SAE(nn.Module):
         folder = Path(folder)
         if not (folder / "sae.json").is_file():
             raise ValueError(
-                f"{folder} has no sae.json, so it holds no SAE saved by this library: "
+                f"{folder} has no sae.json, so it is not an SAE saved by this library: "
                 f"`osae.load({str(folder)!r})` reads runs and the files of other libraries."
             )
         try:
@@ -266,5 +266,5 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but sae.json makes it {shape}.")
     # any such value makes the sum one too, which is quicker to see; a sum may also overflow by itself
     if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
-        raise ValueError(f"{name!r} holds values that are NaN or infinite: the file is damaged.")
+        raise ValueError(f"{name!r} contains NaN or infinity: the file is damaged.")
     return tensor.detach().float()

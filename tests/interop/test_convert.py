@@ -134,7 +134,7 @@ def test_model_and_layer_fill_the_fields_of_the_library(tmp_path):
 
 def test_full_folder_is_left_alone(tmp_path):
     (tmp_path / "sae.safetensors").write_text("mine")
-    with pytest.raises(ValueError, match="holds files already"):
+    with pytest.raises(ValueError, match="already contains files"):
         convert(random_sae("TopK", 4, 8, 2, seed=0), tmp_path, to="sparsify")
     assert (tmp_path / "sae.safetensors").read_text() == "mine"
 

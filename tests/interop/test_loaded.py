@@ -108,7 +108,7 @@ def test_a_matrix_in_memory_is_a_decoder_with_atoms_as_rows(kind):
     [
         (np.ones(3), "a matrix is needed"),
         (np.ones((0, 3)), "a matrix is needed"),
-        (np.full((2, 2), np.nan), "NaN or infinite"),
+        (np.full((2, 2), np.nan), "NaN or infinit"),
         (np.eye(2, dtype=int), "floating-point"),
         (torch.nn.Linear(2, 2), "expected an SAE, got Linear"),
         (123, "expected an SAE, got int: give a path, an SAE, or a decoder as a matrix"),

@@ -92,7 +92,7 @@ def test_an_array_that_is_read_only_or_of_a_foreign_byte_order_is_taken():
         (np.zeros((0, 4), dtype=np.float32), r"shape \(0, 4\)"),
         (np.zeros((3, 4), dtype=np.int64), "of type int64: give floating-point numbers"),
         (torch.zeros(3, 4, dtype=torch.int32), "of type torch.int32"),
-        (torch.tensor([[1.0, 2.0], [float("nan"), 1.0]]), "row 1 holds NaN"),
+        (torch.tensor([[1.0, 2.0], [float("nan"), 1.0]]), "row 1 contains NaN"),
         ({"a": 1}, "expected an SAE, got dict"),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_is_no_list_of_saes_or_no_activations_is_refused(tmp_path):
         open_rows({})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="activations of shape"):
         open_rows(torch.tensor(1.0))
-    with pytest.raises(ValueError, match="activations: row 0 holds NaN"):
+    with pytest.raises(ValueError, match="activations: row 0 contains NaN"):
         open_rows(np.full((3, 4), np.inf))
     with pytest.raises(ValueError, match="orientation='up'"):
         open_subject(noise(5, 4, 0), "up")  # pyright: ignore[reportArgumentType]

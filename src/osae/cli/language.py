@@ -51,7 +51,11 @@ class LanguageOptions(Options):
     )
     tokens: int | None = tokens_option(default=None)
     text_field: str | None = option(
-        "field of a document that holds its text", default=None, metavar="NAME", shown="text", group=LANGUAGE
+        "field of a document that contains its text",
+        default=None,
+        metavar="NAME",
+        shown="text",
+        group=LANGUAGE,
     )
     part: str | None = option(
         "which documents: one in twenty is held out",

@@ -33,7 +33,7 @@ def check_place(
 
 
 def check_layer(layer: int, blocks: int) -> None:
-    """Raise `ValueError` if a model of so many blocks has no such layer."""
+    """Raise `ValueError` if a model with that many blocks has no such layer."""
     if not 0 <= layer <= blocks:
         raise ValueError(f"layer={layer}: the model has {blocks} blocks, give 0 to {blocks}.")
 
@@ -92,7 +92,7 @@ def _count_in_config(content: bytes) -> Any:
 def _count_in_gguf(path: Path) -> int | None:
     """Return the block count in the header of a GGUF file, None if it comes after the first array.
 
-    The arrays hold the tokenizer. The gguf package reads them too, which takes ten seconds.
+    The arrays contain the tokenizer. The gguf package reads them too, which takes ten seconds.
     """
     with open(path, "rb") as file:
         magic, version, _, fields = struct.unpack("<4sIQQ", file.read(24))

@@ -129,7 +129,9 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
         case OnDisk(path, sha256):
             shards = Shards(path)
             if sha256 and shards.provenance()["sha256"] != sha256:
-                raise ValueError(f"{path} holds other activations than this run began with: restore those.")
+                raise ValueError(
+                    f"{path} differs from the activations this run started with: restore the original."
+                )
             return ShardRows(shards)
         case Live():
             return LiveRows(spec, device)

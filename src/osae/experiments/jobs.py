@@ -35,7 +35,7 @@ class Job:
         return root / f"{self.recipe.name}-seed{self.seed}"
 
     def snapshot(self, root: Path, samples: int) -> Path:
-        """Return the folder of the SAE as it was after so many samples."""
+        """Return the folder of the SAE as it was after that many samples."""
         return self.folder(root) / "snapshots" / str(samples)
 
 
@@ -85,7 +85,7 @@ _open_source = lru_cache(maxsize=1)(open_source)
 
 
 def _is_there(job: Job, root: Path) -> bool:
-    """Return whether `root` holds the job's SAE and its snapshots, of the same recipe on the same source."""
+    """Return whether `root` has the job's SAE and its snapshots, of the same recipe on the same source."""
     folders = [job.folder(root), *(job.snapshot(root, samples) for samples in job.snapshots)]
     if not all((folder / "sae.json").exists() for folder in folders):
         return False

@@ -28,7 +28,7 @@ def read(found: Found, orientation: Orientation | None) -> Matrices:
         there = ", ".join(sorted(map(str, found.entries))[:SHOWN]) or "nothing"
         raise ValueError(
             f"it is in no known SAE format, and its {len(square)} matrices are not a single decoder: "
-            f"it holds {there}."
+            f"it contains {there}."
         )
     matrix = found.matrix((named or square)[0])
     by_rows, note = _by_rows(matrix, orientation)

@@ -31,7 +31,7 @@ def convert(
         raise ValueError(f"{loaded.path}: only its matrices could be read, {loaded.notes[0]}")
     folder = Path(out)
     if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} holds files already: give a new or empty folder.")
+        raise ValueError(f"{folder} already contains files: give a new or empty folder.")
     origin = Origin(_provenance(loaded), model, layer)
     if to == own.NAME:
         loaded.sae.save(folder, provenance=origin.provenance)

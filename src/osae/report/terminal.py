@@ -11,7 +11,7 @@ from osae.results import AnyResult
 if TYPE_CHECKING:
     from rich.table import Table
 
-WIDTH = 110  # where the output is no terminal
+WIDTH = 110  # when output is not a terminal
 LONGEST_LABEL = 120
 
 

@@ -152,7 +152,7 @@ def _split(ids: Int[np.ndarray, "T"], starts: Int[np.ndarray, "starts"], skip: i
 
 
 def _batch(pieces: Sequence[np.ndarray], skip: int, most: int) -> list[Batch]:
-    """Return the contexts in batches of at most so many tokens, and the predictions that count."""
+    """Return the contexts in batches of at most that many tokens, and the predictions that count."""
     lengths = np.array([len(piece) for piece in pieces])
     starts = np.concatenate([[0], lengths.cumsum()])
     nothing = np.zeros(len(pieces), dtype=np.int64)  # from no document

@@ -218,7 +218,7 @@ def _read_matrix(matrix: Matrix, what: str) -> Float[Tensor, "n d"]:
     finite = tensor.isfinite().all(1)
     if not bool(finite.all()):
         first = int((~finite).int().argmax())
-        raise ValueError(f"{what}: row {first} holds NaN or infinity: drop such rows first.")
+        raise ValueError(f"{what}: row {first} contains NaN or infinity: remove such rows.")
     return tensor
 
 
@@ -234,6 +234,6 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-        # as bytes, since numpy knows no bfloat16
+        # as bytes, since numpy has no bfloat16
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

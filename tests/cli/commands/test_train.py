@@ -146,7 +146,7 @@ def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
         (["topk", "--set", "lr.peak=nan"], "--set lr.peak=nan: give a finite number."),
         (["topk", "--set", "lr.peak=1e999"], "give a finite number."),
         (["topk", "--set", "lr.peak=[1e999]"], "1e999 is not finite"),
-        (["topk", "--set", 'lr.peak="fast"'], "wrong kind"),
+        (["topk", "--set", 'lr.peak="fast"'], "wrong type"),
         (["topk", "--world-active", "200"], "--world-active 200 exceeds the world's 100 atoms"),
         (["topk", "--world-samples", "100"], "--batch 500 exceeds the world's 100 samples"),
         (["topk", "--snapshots", "99999999"], "snapshot at 99999999 samples"),

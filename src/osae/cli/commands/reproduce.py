@@ -61,7 +61,7 @@ def find_commands() -> Mapping[str, Command]:
 
 COMMAND = Group(
     "reproduce",
-    "Run an experiment of the paper and print our numbers beside the published ones.",
+    "Run an experiment of the paper and print our numbers next to the published ones.",
     "experiment",
     find_commands,
     examples=("osae reproduce toy --quick --out runs/demo", "osae reproduce zipf --help"),

@@ -41,7 +41,7 @@ class LMOptions(SeedOptions):
         entries="repeated",
     )
     data: tuple[str, ...] = option(
-        "activations written by `osae harvest`, with SHARDS-held-out beside them; give two",
+        "activations written by `osae harvest`, with SHARDS-held-out next to them; give two",
         default=(),
         metavar="NAME=SHARDS",
         entries="repeated",
@@ -81,7 +81,7 @@ class LMOptions(SeedOptions):
             check_distinct(flag, values)
         if self.data:
             refuse(
-                self, HARVESTING, "is for harvesting, and --data gives activations: leave one of them out."
+                self, HARVESTING, "applies to harvesting, and --data gives activations: remove one of them."
             )
         units, k = self.units or self.known().units, self.k or self.known().k
         if k > units and (self.k or self.units):
@@ -108,6 +108,6 @@ def parse_names(words: Sequence[str]) -> dict[str, str]:
         if not name.strip(".") or "/" in name or not value:
             raise ValueError(f"{word!r}: write NAME=..., such as wikipedia=texts/wikipedia.jsonl.xz.")
         if name in found:
-            raise ValueError(f"two texts are called {name!r}: give each a name of its own.")
+            raise ValueError(f"two texts are called {name!r}: give each its own name.")
         found[name] = value
     return found
