@@ -157,7 +157,7 @@ class SAE(nn.Module):
         while True:
             values, units = self._topk(x, room)
             least = kth_largest(values, k * len(x))
-            kept = (values >= least) & (values > 0)  # a row with padding has no others
+            kept = (values >= least) & (values > 0)  # a row with padding holds no others
             if room == self.config.units or not bool(kept.all(-1).any()):
                 return Code(values * kept, units)
             room = min(self.config.units, 2 * room)

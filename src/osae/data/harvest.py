@@ -312,9 +312,9 @@ def _check_folder(folder: Path, plan: dict[str, Any]) -> None:
     path = folder / PLAN
     if path.exists():
         if path.read_text() != _format_plan(plan):
-            raise ValueError(f"{folder} contains another harvest (see {PLAN}): give a new folder.")
+            raise ValueError(f"{folder} holds another harvest (see {PLAN}): give a new folder.")
     elif folder.exists() and any(not is_part(file) for file in folder.iterdir()):
-        raise ValueError(f"{folder} contains other files: give a new folder.")
+        raise ValueError(f"{folder} holds other files: give a new folder.")
 
 
 def _open_finished(folder: Path) -> Shards | None:

@@ -53,4 +53,4 @@ def _choose_files(files: list[PurePosixPath], inner: PurePosixPath) -> list[Pure
     remedy = (
         f"name one of its folders {', '.join(below[:SHOWN])}" if below else "nor does any folder below it"
     )
-    raise ValueError(f"this folder of the repository contains no weights: {remedy}.")
+    raise ValueError(f"this folder of the repository holds no weights: {remedy}.")

@@ -174,7 +174,7 @@ def test_an_unknown_module_is_refused(words, tmp_path, capsys):
 def test_another_harvest_in_the_folder_is_refused(words, tmp_path, capsys):
     assert main([*words, str(tmp_path / "acts")]) == 0
     assert main([*words, str(tmp_path / "acts"), "--layer", "2"]) == 2
-    assert "contains another harvest" in capsys.readouterr().err
+    assert "holds another harvest" in capsys.readouterr().err
 
 
 def test_a_wrong_request_can_be_corrected_in_the_same_folder(words, tmp_path):
