@@ -30,7 +30,8 @@ def check_folder(path: Path) -> None:
     missing = [each for each in (path, *path.parents) if not each.exists()]
     there = missing[-1].parent if missing else path
     if not there.is_dir():
-        raise ValueError(f"{path}: {there} is a file: give a new or empty folder.")
+        inside = "" if there == path else f"{path}: "
+        raise ValueError(f"{inside}{there} is a file: give a new or empty folder.")
     try:
         if missing:  # permissions do not tell everything: /proc, a full disk
             missing[-1].mkdir()
