@@ -56,7 +56,7 @@ def test_nested_variants_survive():
     ("data", "words"),
     [
         ({"kind": "TopK"}, "TopK needs k"),
-        ({"kind": "TopK", "k": "five"}, "TopK.k='five' is of the wrong kind"),
+        ({"kind": "TopK", "k": "five"}, "TopK.k='five' has the wrong type"),
         ({"kind": "Mixed", "base": {"kind": "TopK", "k": 3}, "full": 0.5}, "Mixed.base"),
         ({"kind": "Zipf", "alpha": True}, "Zipf.alpha=True"),
     ],
@@ -68,5 +68,5 @@ def test_unfit_fields_are_refused(data, words):
 
 @pytest.mark.parametrize(("path", "value"), [("lr.peak", "fast"), ("prefix", TopK(3)), ("batch", 1.5)])
 def test_alter_refuses_values_of_another_kind(path, value):
-    with pytest.raises(ValueError, match="wrong kind"):
+    with pytest.raises(ValueError, match="wrong type"):
         alter(world_recipe("topk", TASK), {path: value})

@@ -151,7 +151,7 @@ def test_both_readers_refuse_a_damaged_folder_in_the_same_words(damage, words, t
         ("encoder", None, "no floating-point tensor 'encoder'"),
         ("threshold", torch.zeros(UNITS, dtype=torch.int64), "no floating-point tensor 'threshold'"),
         ("decoder_bias", torch.zeros(WIDTH + 1), "decoder_bias has the shape"),
-        ("decoder", torch.full((UNITS, WIDTH), torch.inf), "NaN or infinite"),
+        ("decoder", torch.full((UNITS, WIDTH), torch.inf), "NaN or infinit"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(name, tensor, words, tmp_path):
@@ -195,9 +195,22 @@ def test_start_is_a_copy_not_a_view():
     torch.testing.assert_close(sae.decoder.norm(dim=1), torch.ones(UNITS))
 
 
+@pytest.mark.parametrize("sparsifier", [TopK(2), BatchTopK(2), ReLU(), JumpReLU()], ids=str)
+def test_a_numpy_array_is_taken_as_the_tensor_it_stands_for(sparsifier):
+    sae = SAE(SAEConfig(WIDTH, UNITS, sparsifier), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(5, 2, WIDTH, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = sae(x)
+        for given in (x.numpy(), x.double().numpy(), x.numpy().astype(">f8")):
+            found = sae(given)
+            assert torch.equal(found.reconstruction, expected.reconstruction)
+            assert torch.equal(sae.encode_dense(given), sae.encode_dense(x))
+            assert torch.equal(sae.encode(given).values, expected.code.values)
+
+
 def test_print_shows_the_composition():
     text = str(SAE(SAEConfig(WIDTH, UNITS, TopK(2))))
-    for part in ("6 -> 10 units", "TopK(k=2)", "unit atoms"):
+    for part in ("6 -> 10 units", "TopK(k=2)", "10 atoms"):
         assert part in text
 
 

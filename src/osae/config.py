@@ -102,7 +102,7 @@ def _check_field(cls: type, name: str, value: Any) -> None:
     hint = typing.get_type_hints(cls)[name]
     if not _fits(value, hint):
         wanted = getattr(hint, "__name__", str(hint)).replace("osae.", "")
-        raise ValueError(f"{cls.__name__}.{name}={repr(value)[:60]} is of the wrong kind: give {wanted}.")
+        raise ValueError(f"{cls.__name__}.{name}={repr(value)[:60]} has the wrong type: give {wanted}.")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -2,7 +2,7 @@
 
 Shapes: d width, K units, n points, m some of the units.
 
-A dictionary is one choice of a recipe, and matters in training only: an SAE always holds two plain K x d
+A dictionary is one choice of a recipe, and matters in training only: an SAE always has two plain K x d
 matrices. Every parameter has one row per unit, and a unit's atom and encoder follow from its own rows (and
 from constants) alone. So units can be sorted, frozen and replaced row by row, whatever the rows mean.
 """

@@ -63,12 +63,12 @@ class Measure:
 
 
 def fixed(value: float, digits: int) -> str:
-    """Return the number with so many decimals, and never a negative zero."""
+    """Return the number with that many decimals, and never a negative zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def significant(value: float, digits: int) -> str:
-    """Return the number with so many significant digits: 0.0257, but 2.53e-04 and 1.20e+06."""
+    """Return the number with that many significant digits: 0.0257, but 2.53e-04 and 1.20e+06."""
     if value == 0:
         return "0"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 0.9999 counts as 1.00

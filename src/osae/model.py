@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osae import kernels
+from osae.arrays import Array, as_tensor
 from osae.config import from_json, later, to_json, variant
 from osae.files import atomic_write, file_sha256, read_json, seal
 from osae.scaling import InputScaling, LayerNorm, measure_scale
@@ -112,8 +113,9 @@ class SAE(nn.Module):
         sae.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
         return sae
 
-    def encode(self, x: Float[Tensor, "*batch d"], *, k: int | None = None) -> Code:
+    def encode(self, x: Float[Array, "*batch d"], *, k: int | None = None) -> Code:
         """Return the code of each row. With `k`, units are selected as in training, that many of them."""
+        x = self._as_rows(x)
         rows = x.reshape(-1, x.shape[-1])
         if self.config.scaling is not None:
             scale = measure_scale(self.config.scaling, rows)
@@ -121,7 +123,7 @@ class SAE(nn.Module):
         code = self._sparse(rows, k)
         return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
 
-    def encode_dense(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch K"]:
+    def encode_dense(self, x: Float[Array, "*batch d"]) -> Float[Tensor, "*batch K"]:
         """Return the code of each row as a vector with one entry per unit."""
         return self.encode(x).dense(self.config.units)
 
@@ -178,10 +180,15 @@ class SAE(nn.Module):
         scale = measure_scale(self.config.scaling, x)
         return Code(code.values * scale.factor, code.units), self.decoder_bias * scale.factor + scale.shift
 
-    def forward(self, x: Float[Tensor, "*batch d"]) -> Output:
+    def forward(self, x: Float[Array, "*batch d"]) -> Output:
         """Return the reconstruction of each row and its code."""
+        x = self._as_rows(x)
         code = self.encode(x)
         return Output(self.decode(code, x), code)
+
+    def _as_rows(self, x: Array) -> Tensor:
+        """Return numpy arrays and the like as tensors where the weights are; a tensor stays as it is."""
+        return x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.decoder)
 
     @torch.no_grad()
     def fold_scale(self, scale: float) -> "SAE":
@@ -219,7 +226,7 @@ class SAE(nn.Module):
         folder = Path(folder)
         if not (folder / "sae.json").is_file():
             raise ValueError(
-                f"{folder} has no sae.json, so it holds no SAE saved by this library: "
+                f"{folder} has no sae.json, so it is not an SAE saved by this library: "
                 f"`osae.load({str(folder)!r})` reads runs and the files of other libraries."
             )
         try:
@@ -233,9 +240,9 @@ class SAE(nn.Module):
         c = self.config
         lines = [
             f"{c.width} -> {c.units} units",
-            f"encoder   linear{', bias' if c.encoder_bias else ''}",
+            f"encoder   {c.units} x {c.width}{', bias' if c.encoder_bias else ''}",
             f"sparsify  {c.sparsifier}",
-            f"decoder   unit atoms{', bias' if c.decoder_bias else ''}",
+            f"decoder   {c.units} atoms{', bias' if c.decoder_bias else ''}",
         ]
         if c.scaling is not None:
             lines.insert(1, f"scaling   {c.scaling} of each input")
@@ -275,5 +282,5 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but sae.json makes it {shape}.")
     # any such value makes the sum one too, which is quicker to see; a sum may also overflow by itself
     if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
-        raise ValueError(f"{name!r} holds values that are NaN or infinite: the file is damaged.")
+        raise ValueError(f"{name!r} contains NaN or infinity: the file is damaged.")
     return tensor.detach().float()

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from osae.suggestions import list_choices
+
 REQUIRED: Any = ...  # the default of an option that must be given
 LARGEST = 2**63 - 1
 WHOLE = "a whole number, such as 2000 or 2e3"
@@ -211,8 +213,8 @@ def check_value(declared: Option, value: Any) -> None:
     if not isinstance(entries, tuple) or (not entries and declared.default != ()):
         raise ValueError(f"{declared.label}: give one value or more.")
     for entry in entries:
-        if wanted := _misfit(declared, entry):
-            raise ValueError(f"{declared.label} {_text(entry)}: give {wanted}.")
+        if remedy := _misfit(declared, entry):
+            raise ValueError(f"{declared.label} {_text(entry)}: {remedy}")
 
 
 def _text(value: Any) -> str:
@@ -220,15 +222,16 @@ def _text(value: Any) -> str:
 
 
 def _misfit(declared: Option, value: Any) -> str:
-    """Return what would fit instead of this value; empty if it fits."""
+    """Return what to give instead of this value; empty if it fits."""
     kind = typing.get_args(declared.kind)[0] if declared.is_tuple else declared.kind
     if wrong := _wrong_type(kind, value):
-        return wrong
+        return f"give {wrong}."
     if declared.allowed and value not in declared.allowed:
-        return f"one of {', '.join(map(str, declared.allowed))}"
+        return list_choices(value, declared.allowed, "give one of")
     if declared.pattern and not re.fullmatch(declared.pattern, str(value)):
-        return declared.wanted or f"a text that matches {declared.pattern}"
-    return _out_of_range(declared, kind, value) if kind in (int, float) else ""
+        return f"give {declared.wanted or f'a text that matches {declared.pattern}'}."
+    wrong = _out_of_range(declared, kind, value) if kind in (int, float) else ""
+    return wrong and f"give {wrong}."
 
 
 def _wrong_type(kind: Any, value: Any) -> str:

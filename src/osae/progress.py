@@ -1,13 +1,19 @@
 """Progress of long work, reported the same way everywhere."""
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any, TypeVar
 
 Progress = Callable[[int, int, str], None]
 """Called after each step with the number of steps done, their total, and a word for what is being done."""
 
 Item = TypeVar("Item")
+LONGEST_TEXT = 300  # beside a progress bar
+SECONDS = 5  # between two lines
 
 
 @dataclass
@@ -29,3 +35,74 @@ class Steps:
         for item in items:
             yield item
             self(text)
+
+
+class ProgressBar:
+    """A progress bar on a terminal or in a notebook, else a line now and then: called as `Progress` is.
+
+    If `done` falls or `total` changes, a new stage has started, and its time is measured anew.
+    """
+
+    def __init__(self, title: str):
+        self.title, self.bar, self.task, self.said = title, None, None, 0.0
+        self.done, self.total, self.started, self.first = 0, -1, 0.0, 0
+
+    def __enter__(self) -> "ProgressBar":
+        if shows_bars():
+            self.bar = _make_bar()
+            self.task = self.bar.add_task(f"{self.title}: starting", total=None)
+            self.bar.start()
+        return self
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        from osae.report.text import visible
+
+        new_stage = done < self.done or total != self.total
+        if new_stage:
+            self.started, self.first = time.monotonic(), done
+        self.done, self.total, text = done, total, visible(text, LONGEST_TEXT)
+        if self.bar is not None and self.task is not None:
+            if new_stage:
+                self.bar.reset(self.task)
+            self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {text}")
+        elif time.monotonic() - self.said > SECONDS or done == total:
+            self.said = time.monotonic()
+            print(f"{self.title}: {done}/{total} {text}{self._left()}", file=sys.stderr, flush=True)
+
+    def _left(self) -> str:
+        """Return the time left, at the pace of this stage; empty if there is no pace yet."""
+        if not self.first < self.done < self.total:
+            return ""
+        pace = (time.monotonic() - self.started) / (self.done - self.first)
+        try:
+            return f", {timedelta(seconds=round(pace * (self.total - self.done)))} left"
+        except OverflowError:
+            return ", years left"
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def shows_bars() -> bool:
+    """Return whether a progress bar can be drawn: on a terminal, or in a notebook that has ipywidgets."""
+    if sys.stderr.isatty():
+        return True
+    if "IPython" not in sys.modules or find_spec("ipywidgets") is None:
+        return False
+    from rich.console import Console
+
+    return Console(stderr=True).is_jupyter
+
+
+def _make_bar() -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    return progress.Progress(*columns, console=Console(stderr=True))

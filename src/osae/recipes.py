@@ -28,6 +28,7 @@ from osae.prefix import (
 from osae.revival import AuxK, Revival, Split
 from osae.schedule import KWarmup, LearningRate, Resort, Sweep
 from osae.sparsify import BatchTopK, ReLU, TopK
+from osae.suggestions import list_choices
 
 
 @variant
@@ -334,7 +335,7 @@ def world_recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
 
 def _find(name: str, registry: dict[str, Maker]) -> Maker:
     if name not in registry:
-        raise ValueError(f"no recipe {name!r}: there are {', '.join(registry)}.")
+        raise ValueError(f"no recipe {name!r}: {list_choices(name, registry)}")
     return registry[name]
 
 
@@ -342,7 +343,7 @@ def _with_start(base: Recipe, start: str | None) -> Recipe:
     if start is None:
         return base
     if start not in STARTS:
-        raise ValueError(f"no start {start!r}: there are {', '.join(STARTS)}.")
+        raise ValueError(f"no start {start!r}: {list_choices(start, STARTS)}")
     return replace(base, start=STARTS[start])
 
 

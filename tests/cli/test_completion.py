@@ -10,6 +10,7 @@ import pytest
 from osae.cli import COMMANDS, main
 from osae.cli.completion import SCRIPTS, offer
 from osae.experiments import EXPERIMENTS
+from osae.interop import TARGETS
 
 WORLD = [
     "--world-width",
@@ -92,6 +93,21 @@ def test_each_shell_understands_its_script(shell, path, capsys):
         check=False,
     )
     assert sorted(done.stdout.split()) == sorted(WORLD), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        (["convert", "a", "--to=s"], ["--to=saelens", "--to=sparsify"]),
+        (["train", "--start="], ["--start=data", "--start=noise"]),
+        (["train", "osae", "--recipes=x"], []),
+        (["convert", "--to", "="], [*TARGETS]),  # as bash splits it
+        (["convert", "--to", "=", "sa"], ["saelens"]),
+    ],
+    ids=str,
+)
+def test_values_are_offered_behind_an_equals_sign(words, offers):
+    assert sorted(offer(COMMANDS, words)) == sorted(offers)
 
 
 def test_an_unknown_shell_is_refused(capsys):

@@ -118,13 +118,15 @@ def test_a_value_means_what_it_means_on_the_command_line(tmp_path):
         ("units: {a: 1}\n", "line 1: units: give a value, or a list of values."),
         ("seeds: [[1]]\n", "line 1: seeds: give a value, or a list of values."),
         ("out:\nseeds: 0\n", "RECIPE must be given"),
-        ("- out\n", "holds no options: write one on each line"),
-        ("out: [\n", "is not YAML"),
+        ("- out\n", "is not a list of options: write one on each line"),
+        ("out: [\n", "line 2, column 1: is not valid YAML: expected the node content"),
         ("a: &a [*a]\n", "no option a: "),
         ("seeds: &a [*a]\n", "give a value, or a list of values."),
         ("? [a, b]\n: c\n", "no option"),
-        ("[" * 5000, "is not YAML"),
+        ("[" * 5000, "is not valid YAML"),
         ("#" * 2**21, "is larger than"),
+        ("a: b: c\n", "line 1, column 5: is not valid YAML: mapping values are not allowed here."),
+        ("text: {a: [b]}\n", "line 1: text: give a value, or a list of values."),
         ("", "RECIPE and --out must be given"),
     ],
     ids=lambda text: text[:20],
@@ -135,6 +137,31 @@ def test_a_mistake_in_the_file_is_named_in_one_line(text, message, tmp_path, cap
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{lr.peak: 1e-3, rescale: true}", ["lr.peak=1e-3", "rescale=true"]),
+        ("{prefix: {kind: Uniform}, sweep: null}", ['prefix={"kind": "Uniform"}', "sweep=null"]),
+        ("{name: '7', prefix: {kind: Explicit, values: [1, 0.5]}}", None),
+    ],
+)
+def test_changes_of_a_recipe_may_be_written_as_a_mapping(text, words, tmp_path):
+    words = words or ['name="7"', 'prefix={"kind": "Explicit", "values": [1, 0.5]}']
+    path = write(tmp_path, f"recipes: topk\nout: a\nset: {text}\n")
+    asked = parse(COMMANDS["train"], ["--config", path]).options
+    assert asked.set == tuple(words)  # pyright: ignore
+
+
+def test_texts_by_name_may_be_written_as_a_mapping(tmp_path):
+    from osae.cli.commands.reproduce import find_commands
+
+    command = find_commands()["lm"]
+    path = write(tmp_path, "out: a\ntext: {one: 1e3, two: b.txt}\n")
+    assert parse(command, ["--config", path]).options.text == ("one=1e3", "two=b.txt")  # pyright: ignore
+    with pytest.raises(ValueError, match="give one value for each name"):
+        parse(command, ["--config", write(tmp_path, "out: a\ntext: {one: [a]}\n")])
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys):

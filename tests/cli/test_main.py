@@ -32,17 +32,72 @@ def test_help_answers_at_once():
     assert processor_seconds() - start < 0.5
 
 
-def test_nothing_heavy_is_imported_to_explain_to_complete_or_to_refuse():
+EXPLAINED = """
+--help
+help train
+reproduce toy --help
+__complete train --
+"""
+REFUSED = """
+train topk --out x --epochs 0
+train topk --out x --layer 3
+train topk --out x --seeds 0,0
+train topk --out x --seeds -1
+train topk --out x --set lr.peek=1
+train topk --out x --set lr.peak=nan
+train topk --out x --k 101
+train topk --out x --world-active 200
+train topk --out x --data nope.npy --units 9 --k 2
+train topk --out afile
+train topk --out full
+train osea --out x
+train osae-from-noise --out x
+train topk --out x --live --context 1 --skip-positions 5
+train pythia-70m --out x --model m --layer 1 --text a --units 9
+harvest --model m --layer 1 --text a --tokens 5 --out x --context 1 --skip-positions 5
+harvest --model m --layer 1 --text a --tokens 5 --out afile
+resume nope
+resume full
+inspect nothing
+compare a b
+compare full b --html .
+evaluate nope --data full
+order full --data nope --out x
+order full --data full --out full
+stitch full full --data nope
+convert nope out --to osae
+convert full full --to osae
+convert full out --to sparsify --layer 3
+convert full out --to sealens
+reproduce toy --k 2
+reproduce toy --out afile
+reproduce toy --out x --world-active 200
+reproduce pca --out x --world-units 200
+reproduce lm --out x --layer 99
+reproduce lm --out x --setting pythia-70m --layer 7
+reproduce lm --out x --k 5000
+"""
+
+
+def test_nothing_heavy_is_imported_to_explain_to_complete_or_to_refuse(tmp_path):
+    (tmp_path / "afile").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
     script = f"""
 import sys, osae.cli
-for words in (["--help"], ["train", "--help"], ["reproduce", "toy", "--help"], ["__complete", "train", "--"],
-              ["train", "topk", "--out", "x", "--epochs", "0"], ["reproduce", "toy", "--k", "2"],
-              ["train", "topk", "--out", "x", "--layer", "3"], ["compare", "a", "b", "--html", "."]):
-    osae.cli.main(words)
-sys.exit(", ".join(name for name in {HEAVY} if name in sys.modules) or 0)
+def run(lines):
+    return {{line: osae.cli.main(line.split()) for line in lines.strip().splitlines()}}
+wrong = [line for line, code in run({EXPLAINED!r}).items() if code != 0]
+wrong += [line for line, code in run({REFUSED!r}).items() if code != 2]
+wrong += [name for name in {HEAVY} if name in sys.modules]
+sys.exit(", ".join(wrong) or 0)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(REFUSED.strip().splitlines()), "one line for each"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["afile", "full"]
 
 
 @pytest.mark.parametrize(
@@ -55,15 +110,18 @@ sys.exit(", ".join(name for name in {HEAVY} if name in sys.modules) or 0)
             ["train", "topk", "--out", "x", "--tokens", "1e30"],
             "--tokens 1e30: give a whole number of at most",
         ),
-        (["train", "topk", "--out", "x", "--units", "1e3", "--layer", "3"], "--layer is of a language model"),
+        (
+            ["train", "topk", "--out", "x", "--units", "1e3", "--layer", "3"],
+            "--layer applies to language models only",
+        ),
         (["train", "topk", "--ouut", "x"], "no option --ouut: did you mean --out?"),
-        (["train", "topkk", "--out", "x"], "RECIPE topkk: give one of vanilla, topk"),
+        (["train", "topkk", "--out", "x"], "RECIPE topkk: did you mean topk? Give one of vanilla, topk"),
         (["reproduce", "toy", "--out", "x", "--k", "2"], "no option --k"),
         (["reproduce", "toy", "--out", "x", "--setting", "pythia-70m"], "no option --setting"),
         (["reproduce", "tory", "--out", "x"], "no experiment 'tory': did you mean toy?"),
         (["reproduce", "--out", "x", "toy"], "no experiment '--out': there are toy"),
         (["compare", "a", "b", "--html", "."], ". is a folder: give the name of a file."),
-        (["compare", "a", "b", "--json", "no/c.json"], "there is no folder no, make it first."),
+        (["compare", "a", "b", "--json", "no/c.json"], "folder no does not exist: create it first."),
     ],
     ids=str,
 )
@@ -77,7 +135,7 @@ def test_a_wrong_request_is_refused_in_one_line_within_two_seconds(words, messag
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]], ids=str)
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]], ids=str)
 def test_the_commands_are_listed(words, capsys):
     assert main(words) == 0
     out = capsys.readouterr().out

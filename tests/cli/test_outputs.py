@@ -21,8 +21,8 @@ def test_files_that_can_be_written_pass(tmp_path):
     ("names", "message"),
     [
         (["."], "is a folder"),
-        (["no/file"], "there is no folder .*no, make it first"),
-        (["file/x"], "there is no folder .*file, make it first"),
+        (["no/file"], "folder .*no does not exist: create it first"),
+        (["file/x"], "folder .*file does not exist: create it first"),
         (["a", "a"], "would be written twice"),
     ],
 )
@@ -43,5 +43,14 @@ def test_a_folder_that_is_not_new_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="already contains files"):
         check_new_folder(tmp_path)
-    with pytest.raises(ValueError, match="is a file"):
-        check_new_folder(tmp_path / "file")
+    for inside in ("file", "file/run"):
+        with pytest.raises(ValueError, match="is a file: give a new or empty folder"):
+            check_new_folder(tmp_path / inside)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc on this system")
+def test_a_folder_that_cannot_be_created_is_refused_and_nothing_is_left_of_one_that_can(tmp_path):
+    with pytest.raises(ValueError, match=r"/proc/x cannot be created \(.+\): give another folder"):
+        check_new_folder(Path("/proc/x"))
+    check_new_folder(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())

@@ -238,7 +238,7 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
     for changes, words in (
         ({"context": 65}, "at most 64 tokens"),
         ({"context": 1, "skip": 0, "bos": "yes"}, "no room beside the BOS"),
-        ({"text": empty}, "nothing but white space"),
+        ({"text": empty}, "contains only whitespace"),
         ({"text": short}, "too few tokens"),
         ({"layer": 9}, "give 0 to 3"),
     ):
@@ -259,7 +259,7 @@ def test_layer_and_text_are_checked_before_any_weights_are_loaded(folder, spec, 
     with pytest.raises(ValueError, match="layer=99: the model has 3 blocks, give 0 to 3"):
         harvest(replace(spec, layer=99), tmp_path / "a", device="cpu")
     (tmp_path / "blank.txt").write_text(" \n \n")
-    with pytest.raises(ValueError, match="nothing but white space"):
+    with pytest.raises(ValueError, match="contains only whitespace"):
         harvest(replace(spec, text=TextFiles((str(tmp_path / "blank.txt"),))), tmp_path / "a", device="cpu")
     with pytest.raises(ValueError, match="cannot be opened"):
         harvest(spec, tmp_path / "a", device="cpu")

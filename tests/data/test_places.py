@@ -4,6 +4,9 @@ import json
 import struct
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -85,23 +88,56 @@ def test_a_gguf_file_that_is_damaged_refuses_nothing(tmp_path):
         assert not refuses(tmp_path / "damaged.gguf", 99)
 
 
-def test_a_model_on_the_hub_is_judged_by_its_config(tmp_path, monkeypatch):
-    import huggingface_hub
+@pytest.fixture
+def hub(monkeypatch):
+    """Return the paths that are asked of a hub of our own, which has one model."""
+    from huggingface_hub import constants
 
-    (tmp_path / "config.json").write_text('{"n_layer": 4}')
     asked = []
 
-    def download(repo, file, *, revision):
-        asked.append((repo, file, revision))
-        return str(tmp_path / file)
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            there = self.path == "/somebody/something/resolve/abc/config.json"
+            self.send_response(200 if there else 503)
+            self.end_headers()
+            self.wfile.write(b'{"n_layer": 4}')
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+        def log_message(self, *words):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+        monkeypatch.setattr(
+            constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            f"{address}/{template.split('/', 3)[3]}" if "://" in template else template,
+        )
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield asked
+        server.shutdown()
+        thread.join()
+
+
+def test_a_model_on_the_hub_is_judged_by_its_config(hub):
     with pytest.raises(ValueError, match="give 0 to 4"):
         check_place("somebody/something", layer=5, revision="abc")
-    assert asked == [("somebody/something", "config.json", "abc")]
+    assert hub == ["/somebody/something/resolve/abc/config.json"]
     check_place("somebody/something:model.gguf", layer=99)  # large files are not fetched for this
     check_place("somebody/something", module="anything")
-    assert len(asked) == 1
+    assert len(hub) == 1
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_quietly(hub, capfd):
+    start = time.monotonic()
+    check_place("somebody/else", layer=5)
+    assert len(hub) == 1
+    assert time.monotonic() - start < 2
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("place", [{}, {"layer": 1, "module": "lm_head"}], ids=str)

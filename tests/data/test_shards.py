@@ -76,7 +76,7 @@ def test_a_manifest_has_what_is_promised_and_what_is_added(tmp_path):
         "00000.safetensors",
         "00001.safetensors",
     }
-    with pytest.raises(ValueError, match="holds activations already"):
+    with pytest.raises(ValueError, match="already contains activations"):
         write_shards(tmp_path, [rows(2)])
 
 
@@ -114,7 +114,7 @@ def test_nan_is_found_where_it_is(tmp_path):
     x[6, 2] = float("nan")
     shards = write_shards(tmp_path, [x], rows_per_shard=4)
     assert torch.equal(shards.read(0, 6), x[:6])
-    with pytest.raises(ValueError, match=r"00001\.safetensors: row 2 holds NaN"):
+    with pytest.raises(ValueError, match=r"00001\.safetensors: row 2 contains NaN"):
         list(shards.batches(4))
 
 

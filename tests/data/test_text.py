@@ -193,7 +193,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path, name, data, words):
 )
 def test_text_without_a_word_is_refused(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=r"\(part: all.*\) holds nothing but white space"):
+    with pytest.raises(ValueError, match=r"\(part: all.*\) contains only whitespace"):
         check_readable(TextFiles((str(tmp_path / name),)))
 
 
@@ -204,7 +204,7 @@ def test_text_is_readable_from_its_first_word_on_and_part_by_part(tmp_path):
     for part in ("all", "held-out"):
         check_readable(TextFiles((str(path),), part=part))
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(ValueError, match=r"\(part: train\) holds nothing"):
+    with pytest.raises(ValueError, match=r"\(part: train\) contains only"):
         check_readable(TextFiles((str(path),), part="train"))
 
 

@@ -87,7 +87,7 @@ def test_splits_are_three_and_a_typo_is_refused(world):
         ({"active": 101}, "ask for 1 to 100"),
         ({"samples": 0}, "at least 1"),
         ({"strengths": (1.0,)}, "1 strengths for 100 atoms"),
-        ({"strengths": (float("nan"),) * 100}, "strengths hold NaN"),
+        ({"strengths": (float("nan"),) * 100}, "strengths contain NaN"),
         ({"zipf": float("nan")}, "zipf=nan"),
         ({"zipf": float("inf")}, "zipf=inf"),
         ({"zipf": -1.0}, "zipf=-1"),

@@ -4,6 +4,7 @@ A sparsifier and a prefix distribution are cases of a `match`, which a test cann
 for every member of the two unions, so a new one is tested as soon as it exists.
 """
 
+import importlib
 import json
 import typing
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ import osae
 from osae import interop, report
 from osae.cli import COMMANDS, main
 from osae.cli.command import Command
+from osae.cli.commands import train as train_command
 from osae.config import from_json, to_json
-from osae.experiments import EXPERIMENTS, Experiment
+from osae.data.shards import write_shards
+from osae.experiments import EXPERIMENTS, Experiment, methods
 from osae.experiments.options import ExperimentOptions
 from osae.measures import Measure, added, markdown_table
 from osae.model import SAE, SAEConfig
@@ -99,8 +102,19 @@ def test_every_prefix_distribution_survives_json_and_sums_to_one(kind):
     assert float(weights.sum()) == pytest.approx(1)
 
 
-def test_a_recipe_is_a_function_and_an_entry(monkeypatch):
-    """Then it has a name, and trains."""
+@pytest.fixture
+def command_line():
+    """Return a function that makes `osae train` read the names of recipes again; undone afterwards."""
+
+    def read():
+        COMMANDS["train"] = importlib.reload(train_command).COMMAND
+
+    yield read
+    read()
+
+
+def test_a_recipe_is_a_function_and_an_entry(command_line, monkeypatch, tmp_path, capsys):
+    """Then it has a name, trains, and the command line knows it."""
 
     def all_prefixes(task):
         """TopK; the same weight on every prefix."""
@@ -111,6 +125,15 @@ def test_a_recipe_is_a_function_and_an_entry(monkeypatch):
     assert made.prefix == Uniform()
     sae = osae.fit(made, noise(200, 8))
     assert sae.decoder.shape == (12, 8)
+    write_shards(tmp_path / "acts", [noise(400, 8)])
+    words = ["train", "all-prefixes", "--data", str(tmp_path / "acts"), "--units", "12", "--k", "3"]
+    with monkeypatch.context() as entry:
+        entry.setattr(methods, "ACTIVATION_METHODS", (*methods.ACTIVATION_METHODS, "all-prefixes"))
+        command_line()
+        assert main([*words, "--batch", "100", "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "run" / "all-prefixes-seed0")]
+    trained = json.loads((tmp_path / "run" / "all-prefixes-seed0" / "sae.json").read_text())
+    assert trained["provenance"]["recipe"]["prefix"] == {"kind": "Uniform"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def test_options_without_a_use_are_not_there(name, options):
     ("name", "options", "message"),
     [
         ("toy", {"methods": ("topk", "topk")}, "--methods topk,topk: give topk once"),
-        ("toy", {"methods": ("tokp",)}, "--methods tokp: give one of vanilla"),
+        ("toy", {"methods": ("tokp",)}, "--methods tokp: did you mean topk"),
         ("toy", {"seeds": 0}, "--seeds 0: give a whole number of at least 1"),
         ("toy", {"world_zipf": float("nan")}, "--world-zipf nan: give a finite number"),
         ("toy", {"world_width": 0}, "--world-width 0"),

@@ -163,7 +163,7 @@ def test_and_is_refused_where_it_cannot(to, scaling, tmp_path):
 
 def test_full_folder_is_left_alone(tmp_path):
     (tmp_path / "sae.safetensors").write_text("mine")
-    with pytest.raises(ValueError, match="holds files already"):
+    with pytest.raises(ValueError, match="already contains files"):
         convert(random_sae("TopK", 4, 8, 2, seed=0), tmp_path, to="sparsify")
     assert (tmp_path / "sae.safetensors").read_text() == "mine"
 

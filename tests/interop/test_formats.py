@@ -1,16 +1,20 @@
 """One list for each direction; a format is a module and an entry; exporters write only what they know."""
 
+import importlib
 import json
 import subprocess
 import sys
 import types
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from osae.cli import COMMANDS, main
+from osae.cli.commands import convert as convert_command
 from osae.interop import FORMATS, TARGETS, convert, converting, formats, load, loading
 from osae.interop.parts import Matrices
 from osae.model import SAE, SAEConfig
@@ -44,7 +48,18 @@ def test_the_lists_of_formats_need_no_torch():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_a_new_format_takes_a_module_and_an_entry(monkeypatch, tmp_path):
+@pytest.fixture
+def command_line():
+    """Return a function that reads the command line's list of targets again; it is as before afterwards."""
+
+    def read():
+        COMMANDS["convert"] = importlib.reload(convert_command).COMMAND
+
+    yield read
+    read()
+
+
+def test_a_new_format_takes_a_module_and_an_entry(command_line, monkeypatch, tmp_path, capsys):
     """A toy format, read and written: nothing else has to know about it."""
     toy = types.ModuleType("osae.interop.toy")
     toy.NAME = "toy"  # pyright: ignore
@@ -53,12 +68,37 @@ def test_a_new_format_takes_a_module_and_an_entry(monkeypatch, tmp_path):
     toy.export = lambda sae, origin: {"a.safetensors": {"toy_atoms": sae.decoder.detach()}}  # pyright: ignore
     monkeypatch.setitem(sys.modules, "osae.interop.toy", toy)
     monkeypatch.setattr(loading, "FORMATS", (*FORMATS, "toy"))
-    monkeypatch.setattr(converting, "TARGETS", (*TARGETS, "toy"))
-    sae = SAE(SAEConfig(4, 9, TopK(2)))
-    convert(sae, tmp_path, to="toy")  # pyright: ignore
-    loaded = load(tmp_path)
+    with monkeypatch.context() as entry:
+        entry.setattr(formats, "Target", Literal[(*TARGETS, "toy")])
+        entry.setattr(converting, "TARGETS", (*TARGETS, "toy"))
+        command_line()
+        sae = SAE(SAEConfig(4, 9, TopK(2)))
+        sae.save(tmp_path / "sae")
+        assert main(["convert", str(tmp_path / "sae"), str(tmp_path / "out"), "--to", "toy"]) == 0
+        assert main(["convert", "--help"]) == 0
+        assert "toy" in capsys.readouterr().out
+    loaded = load(tmp_path / "out")
     assert (loaded.format, loaded.sae, loaded.notes) == ("toy", None, ["toys do not run."])
     assert torch.equal(loaded.decoder, sae.decoder.detach())
+
+
+def test_a_target_of_another_spelling_is_suggested(tmp_path):
+    with pytest.raises(ValueError, match="to='sealens': did you mean saelens\\? Give one of saelens, "):
+        convert(SAE(SAEConfig(4, 9, TopK(2))), tmp_path, to="sealens")  # pyright: ignore
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_model_and_a_layer_are_stored_or_refused(to, tmp_path):
+    sae = SAE(SAEConfig(4, 9, TopK(2)))
+    try:
+        convert(sae, tmp_path / "out", to=to, model="some-model", layer=77)
+    except ValueError as error:
+        assert "leave both out" in str(error)  # noqa: PT017
+        assert not (tmp_path / "out").exists()
+    else:
+        stored = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
+        assert "some-model" in stored
+        assert "77" in stored
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def test_bare_decoder_without_unit_norms_has_more_units_than_width(parts, tmp_pa
     np.save(tmp_path / "d.npy", parts.decoder.T.numpy())
     loaded = load(tmp_path / "d.npy")
     assert (loaded.units, loaded.width) == (UNITS, WIDTH)
-    assert "orientation=" in loaded.notes[1]
+    assert "pass --orientation rows if they are rows" in loaded.notes[1]
     assert load(tmp_path / "d.npy", orientation="rows").units == WIDTH
     assert load(tmp_path / "d.npy", orientation="columns").units == UNITS
 

@@ -108,10 +108,12 @@ def test_a_matrix_in_memory_is_a_decoder_with_atoms_as_rows(kind):
     [
         (np.ones(3), "a matrix is needed"),
         (np.ones((0, 3)), "a matrix is needed"),
-        (np.full((2, 2), np.nan), "NaN or infinite"),
+        (np.full((2, 2), np.nan), "NaN or infinit"),
         (np.eye(2, dtype=int), "floating-point"),
-        (torch.nn.Linear(2, 2), "is of type Linear"),
-        (None, "is of type NoneType"),
+        (torch.nn.Linear(2, 2), "expected an SAE, got Linear"),
+        (123, "expected an SAE, got int: give a path, an SAE, or a decoder as a matrix"),
+        (["a", "b"], "expected one SAE, got list: load them one by one, or give the list to osae.compare"),
+        (None, "expected an SAE, got NoneType"),
     ],
     ids=str,
 )

@@ -73,8 +73,8 @@ def test_a_file_for_every_kind_and_a_table_for_the_documented_ones():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "holds a list"),
-        ({}, "kind None: this release reads comparison"),
+        ([], "expected a JSON object, got list"),
+        ({}, "kind None are unknown: this release reads comparison"),
         ({"kind": ["x"]}, r"kind \['x'\]"),
         ({"kind": "comparison", "schema": 2}, "schema 2: this release reads 1"),
         ({"kind": "comparison", "schema": 1}, "has no 'options'"),
@@ -87,8 +87,10 @@ def test_what_is_no_result_is_refused(data, message):
 
 def test_a_file_that_is_no_json_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
-    with pytest.raises(ValueError, match=r"x\.json cannot be read: "):
-        read(tmp_path / "x.json")
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\xff")
+    for name in ("x.json", "x.npy"):
+        with pytest.raises(ValueError, match=f"{name} cannot be read: "):
+            read(tmp_path / name)
 
 
 def test_csv_holds_every_record(tmp_path):

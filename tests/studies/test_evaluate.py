@@ -122,10 +122,10 @@ def test_a_model_that_was_not_asked_for_may_fail_and_one_that_was_may_not(langua
     assert "contexts.safetensors cannot be read" in evaluate([sae], moved).notes[0]
     (moved / CONTEXTS).unlink()
     bare = write_shards(tmp_path / "bare", [tensors["activations"]])
-    assert "does not say which model" in evaluate([sae], bare).notes[0]
+    assert "does not name the model" in evaluate([sae], bare).notes[0]
     for shards, model, message in (
         (moved, str(language / "model"), "contexts.safetensors is missing"),
-        (bare, str(language / "model"), "does not say which model"),
+        (bare, str(language / "model"), "does not name the model"),
         (x, str(tmp_path / "nowhere"), "cannot be opened as a language model"),
         (x, str(make_model(tmp_path / "wide", width=32)), "has width 32 there, and .* has 16"),
     ):

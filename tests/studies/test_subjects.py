@@ -92,8 +92,8 @@ def test_an_array_that_is_read_only_or_of_a_foreign_byte_order_is_taken():
         (np.zeros((0, 4), dtype=np.float32), r"shape \(0, 4\)"),
         (np.zeros((3, 4), dtype=np.int64), "of type int64: give floating-point numbers"),
         (torch.zeros(3, 4, dtype=torch.int32), "of type torch.int32"),
-        (torch.tensor([[1.0, 2.0], [float("nan"), 1.0]]), "row 1 holds NaN"),
-        ({"a": 1}, "dict is no SAE"),
+        (torch.tensor([[1.0, 2.0], [float("nan"), 1.0]]), "row 1 contains NaN"),
+        ({"a": 1}, "expected an SAE, got dict"),
     ],
 )
 def test_what_is_no_sae_is_refused(thing, message):
@@ -102,17 +102,17 @@ def test_what_is_no_sae_is_refused(thing, message):
 
 
 def test_what_is_no_list_of_saes_or_no_activations_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="int is no SAE and no list of SAEs"):
+    with pytest.raises(ValueError, match="expected one SAE or several, got int"):
         open_subjects(3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="dict holds no activations"):
+    with pytest.raises(ValueError, match="expected activations, got dict"):
         open_rows({})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="activations of shape"):
         open_rows(torch.tensor(1.0))
-    with pytest.raises(ValueError, match="activations: row 0 holds NaN"):
+    with pytest.raises(ValueError, match="activations: row 0 contains NaN"):
         open_rows(np.full((3, 4), np.inf))
     with pytest.raises(ValueError, match="orientation='up'"):
         open_subject(noise(5, 4, 0), "up")  # pyright: ignore[reportArgumentType]
     shards = write_shards(tmp_path / "x", [noise(5, 4, 0)])
     assert isinstance(open_rows(shards), Shards)
-    with pytest.raises(ValueError, match="holds activations: name an SAE here"):
+    with pytest.raises(ValueError, match="contains activations: give an SAE here"):
         open_subject(shards.path)

@@ -128,7 +128,7 @@ def test_a_second_run_in_the_same_folder_is_refused(undisturbed):
     process = started(*TRAIN, "--out", str(undisturbed))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "holds a run already" in err
+    assert "already contains a run: run `osae resume" in err
     assert len(err.strip().splitlines()) == 1
 
 
@@ -136,4 +136,4 @@ def test_resume_of_nothing_is_refused(tmp_path):
     process = started("resume", str(tmp_path))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "holds no run" in err
+    assert "has no run.json, so there is no run to resume" in err

@@ -157,7 +157,7 @@ def test_a_data_set_that_cannot_be_read_is_named_before_the_run_starts(tmp_path,
     out = tmp_path / "run"
     assert main(["train", "pythia-70m", "--dataset", "dolma", "--out", str(out)]) == 2
     error = capsys.readouterr().err
-    assert "the data set allenai/dolma:v1_6-sample cannot be read: Dataset scripts" in error
+    assert "the dataset allenai/dolma:v1_6-sample cannot be read: Dataset scripts" in error
     assert "--text" in error
     assert len(error.splitlines()) == 1
     assert not out.exists()

@@ -1,6 +1,7 @@
 """`osae.fit`: what it takes, what it fills in, what it shows, and what it refuses."""
 
 import io
+import re
 import sys
 
 import jaxtyping
@@ -93,9 +94,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_shown_on_a_terminal_and_nowhere_else(rows, monkeypatch, capsys):
-    fit("topk", rows, **SMALL)
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(rows, monkeypatch, capsys):
+    fit("topk", rows, **SMALL, progress=False)
     assert capsys.readouterr() == ("", "")
+    fit("topk", rows, **SMALL)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"(training topk-seed0: \d+/16 loss [\d.e-]+.*\n)+", err)
+    assert "16/16" in err
     for wanted in (True, False):
         screen = Terminal()
         monkeypatch.setattr(sys, "stderr", screen)
@@ -117,8 +123,10 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(rows, monkeypatch, cap
         (torch.randn(50, 6), {"units": 9, "k": 1, "samples": 3, "batch": 4}, "samples=3, batch=4"),
         (torch.randn(6), {"units": 9, "k": 1}, r"x has the shape \(6,\): give a matrix"),
         (torch.randn(0, 6), {"units": 9, "k": 1}, r"x has the shape \(0, 6\)"),
-        (np.full((50, 6), np.nan), {"units": 9, "k": 1}, "row 0 of x holds NaN or infinity"),
-        ([["a", "b"]], {"units": 9, "k": 1}, "x is a list that is no matrix of numbers"),
+        (np.full((50, 6), np.nan), {"units": 9, "k": 1}, "row 0 of x contains NaN or infinity"),
+        ([["a", "b"]], {"units": 9, "k": 1}, "x, a list, is not a numeric matrix"),
+        (torch.randn(50, 6), {"units": 9, "k": 1, "seed": -1}, "seed=-1: give a whole number of at least 0"),
+        (torch.randn(50, 6), {"units": 9, "k": 1, "seed": "a"}, "seed='a': give a whole number"),
         ("nowhere", {"units": 9, "k": 1}, "nowhere: there is no such file or folder"),
         (
             torch.randn(50, 6),
@@ -143,13 +151,15 @@ def test_sizes_and_seed_may_be_numbers_of_numpy(rows):
 
 
 def test_unknown_recipes_are_refused(rows):
-    with pytest.raises(ValueError, match="no recipe 'toppk': there are vanilla, topk"):
+    with pytest.raises(ValueError, match=r"no recipe 'osea': did you mean osae\? There are vanilla, topk"):
+        fit("osea", rows, units=16, k=2)
+    with pytest.raises(ValueError, match="no recipe 'toppk': did you mean topk"):
         fit("toppk", rows, **SMALL)
 
 
 def test_a_recipe_brings_its_own_sizes(rows):
     made = world_recipe("topk", Task(12, 16, 2, samples=400, batch=100))
-    with pytest.raises(ValueError, match="units=16, batch=5 with a Recipe"):
+    with pytest.raises(ValueError, match="units=16, batch=5 cannot be combined with a Recipe"):
         fit(made, rows, units=16, batch=5)
     with pytest.raises(ValueError, match="x has width 12 and the recipe is for 13"):
         fit(alter(made, {"sae.width": 13}), rows)

@@ -30,8 +30,8 @@ from osae.cli.commands import (
     train,
 )
 from osae.cli.parsing import build_parser, format_epilog, parse
-from osae.cli.suggestions import suggest
 from osae.cli.terminal import Terminated, report_stop, say
+from osae.suggestions import suggest
 
 MODULES = (
     *(reproduce, harvest, train, resume, recipes, evaluate, compare),
@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for word, meaning in completions.offer(COMMANDS, words[1:]).items():
             print(f"{word}\t{meaning}")
         return 0
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     if words[:1] == ["--version"]:
         print(f"osae {__version__}")
         return 0

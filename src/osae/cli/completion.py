@@ -51,6 +51,13 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 def offer(commands: Mapping[str, Command | Group], words: Sequence[str]) -> Offers:
     """Return what the last word, typed in part, can become."""
     *before, last = words or [""]
+    if last == "=":  # bash takes "--to=saelens" for three words
+        last = ""
+    elif before and before[-1] == "=":
+        before = before[:-1]
+    if last.startswith("--") and "=" in last:
+        flag, _, last = last.partition("=")
+        return {f"{flag}={word}": meaning for word, meaning in offer(commands, [*before, flag, last]).items()}
     found = _find_offers(commands, before, last) | ({} if before else {"--version": ""})
     return {word: meaning for word, meaning in found.items() if word.startswith(last)}
 

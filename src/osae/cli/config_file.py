@@ -3,12 +3,13 @@
 A value in the file means what the same text means on the command line: 2e6 is a whole number, 0,1,2 a list.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from osae.cli.command import Command
-from osae.cli.suggestions import suggest
+from osae.cli.suggestions import suggest_flag
 from osae.options import Option, Options, list_options, parse_option
 
 COMMAND = "command"  # the key that says which command the file is for
@@ -68,7 +69,7 @@ def _check_command(name: str, command: Command) -> None:
 
 
 def _unknown(key: str, known: dict[str, Option], command: Command) -> str:
-    hint = suggest(f"--{key}", [f"--{name}" for name in known]).replace("--", "")
+    hint = suggest_flag(f"--{key}", [f"--{name}" for name in known]).replace("--", "")
     return f"no option {key}: {hint or f'see `osae {command.name} --help`.'}"
 
 
@@ -80,7 +81,30 @@ def _value(option: Option, node: Any) -> Any:
         return parse_option(option, node.value)
     if node.id == "sequence" and all(entry.id == "scalar" for entry in node.value):
         return parse_option(option, [entry.value for entry in node.value])
+    if node.id == "mapping" and "=" in option.metavar:  # one entry per line instead of NAME=VALUE
+        as_text = _json_text if option.metavar.endswith("=JSON") else _plain_text
+        return parse_option(option, [f"{key.value}={as_text(value)}" for key, value in node.value])
     raise ValueError(f"{option.key}: give a value, or a list of values.")
+
+
+def _json_text(node: Any) -> str:
+    """Return a node as JSON; a plain word that is not JSON is a text."""
+    if node.id == "sequence":
+        return f"[{', '.join(map(_json_text, node.value))}]"
+    if node.id == "mapping":
+        inside = (f"{json.dumps(key.value)}: {_json_text(value)}" for key, value in node.value)
+        return f"{{{', '.join(inside)}}}"
+    try:
+        json.loads(node.value)
+    except ValueError:
+        return json.dumps(node.value)
+    return json.dumps(node.value) if node.style else node.value
+
+
+def _plain_text(node: Any) -> str:
+    if node.id != "scalar":
+        raise ValueError("give one value for each name.")
+    return node.value
 
 
 def _pairs(path: str) -> Iterator[tuple[int, str, Any]]:
@@ -89,13 +113,24 @@ def _pairs(path: str) -> Iterator[tuple[int, str, Any]]:
     try:
         root = yaml.compose(_text(path), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}{_where(error)} is not valid YAML: {_reason(error)}.") from None
     if root is None:
         return
     if root.id != "mapping":
-        raise ValueError(f"{path} holds no options: write one on each line, such as `seeds: 0,1`.")
+        raise ValueError(f"{path} is not a list of options: write one on each line, such as `seeds: 0,1`.")
     for key, node in root.value:
         yield key.start_mark.line + 1, str(key.value).replace("_", "-"), node
+
+
+def _where(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}:"
+
+
+def _reason(error: Exception) -> str:
+    """Return what PyYAML found wrong, without the text that it quotes."""
+    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is nested too deeply"
+    return " ".join(str(said).split())
 
 
 def _text(path: str) -> str:
@@ -106,9 +141,11 @@ def _text(path: str) -> str:
             raise ValueError(f"{path} is larger than {LARGEST} bytes: this is not a file of options.")
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file.") from None
+        raise ValueError(f"{path} is not a text file: give a YAML file, as --print-config writes.") from None
     except OSError as error:
-        raise ValueError(f"--config {path}: {error.strerror or error}.") from None
+        raise ValueError(
+            f"--config {path} cannot be read ({error.strerror or error}): --print-config prints such a file."
+        ) from None
 
 
 def _yaml() -> Any:

@@ -19,6 +19,7 @@ HOW = {  # option -> field of the harvest
     "mix_rows": "block",
     "text_seed": "seed",
 }
+CONTEXT, SKIP = 128, 1  # defaults of the harvest, which needs torch: a test compares all that are shown
 PLACE = ("layer", "module", "revision")
 NAMES = ("model", *PLACE, "dataset", "text", *TEXT, *HOW, "batch_tokens")
 
@@ -50,7 +51,11 @@ class LanguageOptions(Options):
     )
     tokens: int | None = tokens_option(default=None)
     text_field: str | None = option(
-        "field of a document that holds its text", default=None, metavar="NAME", shown="text", group=LANGUAGE
+        "field of a document that contains its text",
+        default=None,
+        metavar="NAME",
+        shown="text",
+        group=LANGUAGE,
     )
     part: str | None = option(
         "which documents: one in twenty is held out",
@@ -59,9 +64,15 @@ class LanguageOptions(Options):
         shown="all; train with --setting",
         group=LANGUAGE,
     )
-    context: int | None = option("tokens in a context", default=None, shown="128", least=1, group=LANGUAGE)
+    context: int | None = option(
+        "tokens in a context", default=None, shown=f"{CONTEXT}", least=1, group=LANGUAGE
+    )
     skip_positions: int | None = option(
-        "positions to skip at the start of each context", default=None, shown="1", least=0, group=LANGUAGE
+        "positions to skip at the start of each context",
+        default=None,
+        shown=f"{SKIP}",
+        least=0,
+        group=LANGUAGE,
     )
     bos: str | None = option(
         "start contexts with the BOS token; auto: as the model's tokenizer does",
@@ -89,11 +100,18 @@ class LanguageOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layer is not None and self.module is not None:
-            raise ValueError("--layer and --module both name a place: give one of them.")
+            raise ValueError("--layer and --module are mutually exclusive: give only one.")
         if self.text and self.dataset is not None:
-            raise ValueError("--text and --dataset both name a text: give one of them.")
+            raise ValueError("--text and --dataset are mutually exclusive: give only one.")
         if self.max_norm is not None and 0 < self.max_norm < 1:
             raise ValueError(f"--max-norm {self.max_norm:g}: give at least 1, or 0 to keep all rows.")
+        context = CONTEXT if self.context is None else self.context
+        skipped = SKIP if self.skip_positions is None else self.skip_positions
+        if skipped >= context:
+            raise ValueError(
+                f"--skip-positions {skipped} leaves nothing of a --context of {context} tokens: "
+                f"skip at most {context - 1}."
+            )
 
 
 def find_text(options: LanguageOptions) -> "Text":

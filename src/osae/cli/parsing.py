@@ -12,7 +12,7 @@ from typing import Any
 
 from osae.cli import config_file
 from osae.cli.command import Command
-from osae.cli.suggestions import suggest
+from osae.cli.suggestions import suggest_flag
 from osae.options import Option, Options, list_options, parse_option
 
 ALWAYS = ("--config", "--print-config", "--help")  # options of every command
@@ -56,7 +56,7 @@ def _split(command: Command, words: Sequence[str]) -> dict[str, Any]:
         raise ValueError(_reword(error)) from None
     if unknown := [word for word in rest if word.startswith("-") and word != "-"]:
         flag = unknown[0].partition("=")[0]
-        hint = suggest(flag, list_flags(command)) or f"see `osae {command.name} --help`."
+        hint = suggest_flag(flag, list_flags(command)) or f"see `osae {command.name} --help`."
         raise ValueError(f"no option {flag}: {hint}")
     return vars(found) | _assign(command, [*rest, *words[end + 1 :]])
 
@@ -69,7 +69,7 @@ def _assign(command: Command, words: list[str]) -> dict[str, Any]:
             several = option.is_tuple and option.entries != "commas"
             found[option.name], words = (words, []) if several else (words[0], words[1:])
     if words:
-        raise ValueError(f"{words[0]!r} is one argument too many: see `osae {command.name} --help`.")
+        raise ValueError(f"{words[0]!r} is an unexpected argument: see `osae {command.name} --help`.")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from osae.options import REQUIRED, Options, option
 
@@ -14,15 +14,12 @@ DATA = "activations: a folder from `osae harvest`, or a .npy or .safetensors fil
 MODEL = "ID_OR_FOLDER[:FILE.gguf]"
 
 
-Orientation = Literal["rows", "columns"]
-
-
 def orientation_option() -> Any:
     """Declare --orientation, for bare decoders."""
     return option(
         "where the atoms of a bare decoder are",
         default=None,
-        shown="told by its norms, or by its longer side",
+        shown="inferred from norms, else from the longer side",
     )
 
 

@@ -1,6 +1,8 @@
-"""What was probably meant: the known word that is nearest to an unknown one."""
+"""What was probably meant by an option that does not exist."""
 
 from collections.abc import Iterable
+
+from osae.suggestions import suggest
 
 RENAMED = {  # options of release 0.1.0, and what they are called now
     "--abs": "--absolute",
@@ -13,12 +15,7 @@ RENAMED = {  # options of release 0.1.0, and what they are called now
 }
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the known word that was probably meant; empty if there is none."""
-    import difflib
-
-    by_letters = {name.lstrip("-"): name for name in known}
-    if RENAMED.get(word) in by_letters.values():
-        return f"did you mean {RENAMED[word]}?"
-    near = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1, cutoff=0.6)
-    return f"did you mean {by_letters[near[0]]}?" if near else ""
+def suggest_flag(flag: str, known: Iterable[str]) -> str:
+    """Return a question that names the option that was probably meant; empty if there is none."""
+    known = tuple(known)
+    return f"did you mean {RENAMED[flag]}?" if RENAMED.get(flag) in known else suggest(flag, known)

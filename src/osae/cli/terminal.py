@@ -30,7 +30,7 @@ def say(message: str) -> None:
 
 
 class Progress:
-    """A progress bar on a terminal, a line now and then elsewhere: called with (done, total, text).
+    """A progress bar, or a line now and then when output is not a terminal: called with (done, total, text).
 
     If `done` falls or `total` changes, a new stage has started, and its time is measured anew.
     """

@@ -121,7 +121,7 @@ def build_contexts(spec: Harvest, lm: LanguageModel, progress: Progress | None =
     pieces = _cut_documents(spec, bos, documents, progress)
     if not pieces:
         part = describe_part(spec.text, int(passed[0]))
-        raise ValueError(f"the text ({part}) holds too few tokens for a row: give more of it.")
+        raise ValueError(f"the text ({part}) has too few tokens for a row: give more of it.")
     contexts = _shuffle_pieces(spec, pieces)._replace(passed=passed)
     if (highest := contexts.ids.max()) >= lm.vocabulary:
         raise ValueError(
@@ -132,10 +132,10 @@ def build_contexts(spec: Harvest, lm: LanguageModel, progress: Progress | None =
 
 
 def _check_length(spec: Harvest, lm: LanguageModel, bos: int | None) -> None:
-    """Raise `ValueError` if contexts of this length hold no text, or are too long for the model."""
+    """Raise `ValueError` if contexts of this length have no text, or are too long for the model."""
     if spec.context - (bos is not None) < 1:
         raise ValueError(
-            f"context={spec.context} leaves no room beside the BOS token: give a longer context."
+            f"context={spec.context} leaves no room next to the BOS token: give a longer context."
         )
     if lm.longest is not None and spec.context > lm.longest:
         raise ValueError(f"context={spec.context} is too long: {lm.name} takes at most {lm.longest} tokens.")
@@ -224,7 +224,9 @@ def _select_rows(spec: Harvest, index: int, rows: Tensor, about: Sequence[Tensor
     """Return the rows and what is known about each, shuffled, without outliers."""
     norms = rows.norm(dim=1)
     if not bool(norms.isfinite().all()):
-        raise ValueError(f"the model's activations in block {index} hold NaN or infinity: try another dtype.")
+        raise ValueError(
+            f"the model's activations in block {index} contain NaN or infinity: try another dtype."
+        )
     kept = torch.randperm(len(rows), generator=generator(spec.seed, "rows", index))
     if spec.max_norm > 0:
         kept = kept[norms[kept] <= spec.max_norm * norms.median()]
@@ -322,7 +324,7 @@ class _Pace:
 
 
 def _check_folder(folder: Path, plan: dict[str, Any]) -> None:
-    """Raise `ValueError` if the folder holds another harvest, or anything else."""
+    """Raise `ValueError` if the folder contains another harvest, or anything else."""
     path = folder / PLAN
     if path.exists():
         check_regular(path)
@@ -427,7 +429,7 @@ def _write_block(file: Path, block: HarvestBlock, dtype: DType) -> None:
 
 
 def _check_room(file: Path, size: int) -> None:
-    """Raise `OSError` if the disk has no room for so many bytes."""
+    """Raise `OSError` if the disk has no room for that many bytes."""
     free = shutil.disk_usage(file.parent).free
     if free < size + MARGIN:
         needed, there = (size + MARGIN) / 1e6, free / 1e6

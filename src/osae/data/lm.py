@@ -125,7 +125,7 @@ class LanguageModel:
                 found = tuple(hidden.shape) if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
                 raise ValueError(
                     f"{self._where} gives {found} for {tuple(shape)} tokens: "
-                    "give a module that puts out a row for each."
+                    "give a module that outputs one row per token."
                 )
             return change(hidden)
 
@@ -162,7 +162,7 @@ def _load(name: str, revision: str | None, device: torch.device) -> tuple[Any, A
         raise ValueError("language models need transformers: pip install 'osae[lm]'.") from error
     where, file = split_gguf(name)
     if file and Path(where).is_dir() and not Path(where, file).is_file():
-        raise ValueError(f"{where} holds no {file}: give the name of a file in it.")
+        raise ValueError(f"{where} contains no {file}: give the name of a file in it.")
     options: dict[str, Any] = {"trust_remote_code": False}
     options |= {"gguf_file": file} if file else {}
     options |= {"revision": revision} if revision else {}

@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
+CONFIG = "config.json"
+SECONDS = 2.0  # to wait for the hub
 _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # which one depends on the kind of model
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # GGUF: bytes by type
 _INTEGERS = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
@@ -31,7 +33,7 @@ def check_place(
 
 
 def check_layer(layer: int, blocks: int) -> None:
-    """Raise `ValueError` if a model of so many blocks has no such layer."""
+    """Raise `ValueError` if a model with that many blocks has no such layer."""
     if not 0 <= layer <= blocks:
         raise ValueError(f"layer={layer}: the model has {blocks} blocks, give 0 to {blocks}.")
 
@@ -48,27 +50,40 @@ def _count_blocks(name: str, revision: str | None) -> int | None:
     """Return the number of blocks of a model, None if it is not found quickly."""
     where, file = split_gguf(name)
     try:
-        path = _find(where, file or "config.json", revision)
-        count = None if path is None else _count_in_gguf(path) if file else _count_in_config(path)
+        path = _find(where, file or CONFIG, revision)
+        if file:
+            count = None if path is None else _count_in_gguf(path)
+        else:
+            count = _count_in_config(_fetch_config(where, revision) if path is None else path.read_bytes())
     except Exception:  # of every kind: files, formats, the network; opening the model reports them
         return None
     return count if type(count) is int and count > 0 else None
 
 
 def _find(where: str, file: str, revision: str | None) -> Path | None:
-    """Return the local path of a model's file; only small files are fetched from the hub."""
+    """Return the local path of a model's file, in its folder or in the cache of the hub; None elsewhere."""
     if Path(where).is_dir():
         return Path(where) / file
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
 
     cached = try_to_load_from_cache(where, file, revision=revision)
-    if isinstance(cached, str):
-        return Path(cached)
-    return Path(hf_hub_download(where, file, revision=revision)) if file == "config.json" else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
-def _count_in_config(path: Path) -> Any:
-    config = json.loads(path.read_text(encoding="utf-8"))
+def _fetch_config(where: str, revision: str | None) -> bytes:
+    """Return the configuration of a model on the hub, asked for once: downloads are retried for long."""
+    from huggingface_hub import get_token, hf_hub_url
+    from huggingface_hub.utils import get_session
+
+    headers = {"authorization": f"Bearer {token}"} if (token := get_token()) else {}
+    url = hf_hub_url(where, CONFIG, revision=revision)
+    answer = get_session().get(url, headers=headers, timeout=SECONDS)
+    answer.raise_for_status()
+    return answer.content
+
+
+def _count_in_config(content: bytes) -> Any:
+    config = json.loads(content)
     inner = config.get("text_config")
     places = (inner, config) if isinstance(inner, dict) else (config,)
     return next((place[key] for place in places for key in _COUNTS if key in place), None)
@@ -77,7 +92,7 @@ def _count_in_config(path: Path) -> Any:
 def _count_in_gguf(path: Path) -> int | None:
     """Return the block count in the header of a GGUF file, None if it comes after the first array.
 
-    The arrays hold the tokenizer. The gguf package reads them too, which takes ten seconds.
+    The arrays contain the tokenizer. The gguf package reads them too, which takes ten seconds.
     """
     with open(path, "rb") as file:
         magic, version, _, fields = struct.unpack("<4sIQQ", file.read(24))

@@ -144,7 +144,7 @@ class Shards:
         finite = rows.isfinite().all(1)
         if not bool(finite.all()):
             first = start + int((~finite).int().argmax())
-            raise ValueError(f"{shard.file}: row {first} holds NaN or infinity: drop such rows first.")
+            raise ValueError(f"{shard.file}: row {first} contains NaN or infinity: remove such rows.")
         return rows
 
 
@@ -166,7 +166,7 @@ def write_shards(
     if rows_per_shard < 1:
         raise ValueError(f"rows_per_shard={rows_per_shard}: give at least 1.")
     if (folder / MANIFEST).exists():
-        raise ValueError(f"{folder} holds activations already: give a new folder.")
+        raise ValueError(f"{folder} already contains activations: give a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
     shards = []
     for number, tensors in enumerate(_regroup(blocks, rows_per_shard)):
@@ -204,7 +204,7 @@ def finish(
 
 
 def is_shards(path: Path | str) -> bool:
-    """Return whether the path holds activations rather than an SAE: a manifest, or a tensor of that name."""
+    """Return whether the path has activations rather than an SAE: a manifest, or a tensor of that name."""
     path = Path(path)
     if path.is_dir():
         return (path / MANIFEST).is_file()
@@ -259,7 +259,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(
-            f"{folder} has no {MANIFEST}: it holds no activations, or writing them was interrupted."
+            f"{folder} has no {MANIFEST}: it contains no activations, or writing them was interrupted."
         )
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
@@ -325,7 +325,7 @@ def _outline(path: Path) -> tuple[int, int, str]:
     else:
         raise ValueError(f"{path}: give a folder with {MANIFEST}, or a .npy or .safetensors file of rows.")
     if len(shape) != 2 or 0 in shape:
-        raise ValueError(f"{path} holds the shape {tuple(shape)}: give a matrix (rows, width).")
+        raise ValueError(f"{path} has the shape {tuple(shape)}: give a matrix (rows, width).")
     return *shape, dtype
 
 

@@ -279,11 +279,13 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
         case OnDisk(path, sha256, mixing):
             shards = Shards(path)
             if sha256 and shards.provenance()["sha256"] != sha256:
-                raise ValueError(f"{path} holds other activations than this run began with: restore those.")
+                raise ValueError(
+                    f"{path} differs from the activations this run started with: restore the original."
+                )
             return ShardRows(shards) if mixing == 1 else MixedRows(shards)
         case Live(harvest, _, sha256):
             if sha256 and digest_text(harvest.text) != sha256:
-                raise ValueError("the text is not the one that this run began with: restore its files.")
+                raise ValueError("the text differs from the one this run started with: restore the original.")
             return LiveRows(spec, device)
         case SparseWorld() | PCAWorld():
             return MemoryRows(spec.draw("train").x)

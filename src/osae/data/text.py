@@ -62,7 +62,7 @@ class TextFiles:
 @variant
 @dataclass(frozen=True)
 class HubText:
-    """A data set on the hub, streamed: `name` or `name:config`."""
+    """A dataset on the hub, streamed: `name` or `name:config`."""
 
     dataset: str
     field: str = "text"
@@ -76,7 +76,7 @@ class HubText:
         return _select_part(self.part, _skip_nulls(texts, passed))
 
     def origin(self) -> dict[str, Any]:
-        """Return what is read: the data set by name and revision."""
+        """Return what is read: the dataset by name and revision."""
         return {"dataset": self.dataset, "split": self.split, "revision": self.revision} | {
             "field": self.field,
             "part": self.part,
@@ -95,7 +95,7 @@ class HubText:
         except Exception as error:  # of every kind: names, formats, the network
             short = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"the data set {self.dataset} cannot be read: {short}; give files with --text instead."
+                f"the dataset {self.dataset} cannot be read: {short}; give files with --text instead."
             ) from error
 
 
@@ -103,11 +103,11 @@ Text = TextFiles | HubText
 
 
 def check_readable(text: Text) -> None:
-    """Raise `ValueError` if no document with more than white space can be read; stop at the first one."""
+    """Raise `ValueError` if no document with more than whitespace can be read; stop at the first one."""
     nulls: list[None] = []
     if not any(document.strip() for document in text.documents(lambda: nulls.append(None))):
         part = describe_part(text, len(nulls))
-        raise ValueError(f"the text ({part}) holds nothing but white space: give more of it.")
+        raise ValueError(f"the text ({part}) contains only whitespace: provide some text.")
 
 
 def describe_part(text: Text, nulls: int) -> str:

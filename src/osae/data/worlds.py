@@ -51,7 +51,7 @@ class SparseWorld:
         if not (isfinite(self.zipf) and self.zipf >= 0):
             raise ValueError(f"zipf={self.zipf}: give a finite number of at least 0.")
         if self.strengths is not None and not all(map(isfinite, self.strengths)):
-            raise ValueError("strengths hold NaN or infinity: give finite numbers.")
+            raise ValueError("strengths contain NaN or infinity: give finite numbers.")
         if self.strengths is not None and len(self.strengths) != self.units:
             raise ValueError(f"{len(self.strengths)} strengths for {self.units} atoms: give one per atom.")
 
@@ -98,7 +98,7 @@ class PCAWorld:
         return torch.linalg.qr(noise).Q.T[: self.units].contiguous()
 
     def draw(self, split: str = "train", samples: int | None = None) -> Samples:
-        """Return samples of a split (train, validation or test); codes hold the leading coordinates."""
+        """Return samples of a split (train, validation or test); codes are the leading coordinates."""
         count = _check_draw(split, self.samples if samples is None else samples)
         noise = torch.randn(self.width, self.width, generator=generator(self.seed, "dictionary"))
         directions = torch.linalg.qr(noise).Q.T

@@ -1,4 +1,4 @@
-"""The paper's tables and figures as data and code, with the published numbers beside ours.
+"""The paper's tables and figures as data and code, with the published numbers next to ours.
 
 `EXPERIMENTS` lists every experiment by name. To add one, write its options (a dataclass) and a module with a
 function `run`, and add an entry here. Nothing here needs torch until an experiment runs.

@@ -41,7 +41,7 @@ class Job:
         return root / self.name
 
     def snapshot(self, root: Path, samples: int) -> Path:
-        """Return the folder of the SAE as it was after so many samples."""
+        """Return the folder of the SAE as it was after that many samples."""
         return self.folder(root) / "snapshots" / str(samples)
 
 

@@ -35,7 +35,7 @@ LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on lan
 DATA, NOISE = "data", "noise"
 STARTS = (DATA, NOISE)
 
-# rows of tables that are no recipes
+# rows of tables that are not recipes
 UNTRAINED = "untrained"
 TOPK_OUR_SETTINGS = "topk-our-settings"  # TopK in the Zipfian world, trained as our recipe is
 TOPK_SORTED = "topk-sorted"  # on worlds by energy, on language models by gain

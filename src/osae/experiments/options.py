@@ -23,7 +23,7 @@ class ExperimentOptions(Options):
 
     out: Path = option("folder for results and figures", metavar="DIR")
     quick: bool = option("few seeds and short training runs: a minute or so", default=False)
-    jobs: int | None = jobs_option("as many as cores")
+    jobs: int | None = jobs_option("one per core")
 
     @property
     def workers(self) -> int:

@@ -1,9 +1,8 @@
 """A decoder alone: the only matrix in a file, or one of a usual name."""
 
-from typing import Literal
-
 from torch import Tensor
 
+from osae.interop.formats import Orientation
 from osae.interop.found import SHOWN, Found
 from osae.interop.parts import UNIT, Matrices
 
@@ -18,7 +17,6 @@ NAMES = (
     "atoms",
     "W_D",
 )
-Orientation = Literal["rows", "columns"]
 
 
 def read(found: Found, orientation: Orientation | None) -> Matrices:
@@ -30,11 +28,11 @@ def read(found: Found, orientation: Orientation | None) -> Matrices:
         there = ", ".join(sorted(map(str, found.entries))[:SHOWN]) or "nothing"
         raise ValueError(
             f"it is in no known SAE format, and its {len(square)} matrices are not a single decoder: "
-            f"it holds {there}."
+            f"it contains {there}."
         )
     matrix = found.matrix((named or square)[0])
     by_rows, note = _by_rows(matrix, orientation)
-    why = "only the decoder is there: how inputs are encoded is not stored."
+    why = "the file has a decoder only, no encoder."
     return Matrices(matrix if by_rows else matrix.T, None, why, (note,))
 
 
@@ -46,8 +44,9 @@ def _by_rows(matrix: Tensor, orientation: Orientation | None) -> tuple[bool, str
     if rows != columns:
         return rows, f"its atoms are its {'rows' if rows else 'columns'}, which have unit norm."
     high, wide = matrix.shape
-    guess = "rows" if high >= wide else "columns"
+    guess, other = ("rows", "columns") if high >= wide else ("columns", "rows")
+    size = f"{high} x {wide}"
     return (
         high >= wide,
-        f"its atoms are assumed to be its {guess} ({high} x {wide}): give orientation= if not.",
+        f"its atoms are assumed to be its {guess} ({size}): pass --orientation {other} if they are {other}.",
     )

@@ -8,9 +8,10 @@ from osae.config import to_json
 from osae.interop import own
 from osae.interop.ancestry import find_config, own_words
 from osae.interop.export import Origin, store
-from osae.interop.formats import TARGETS, Target, get_writer
+from osae.interop.formats import DESCRIBED, TARGETS, Target, get_writer
 from osae.interop.loading import IN_MEMORY, Loaded, SAELike, load
 from osae.interop.place import Place
+from osae.suggestions import list_choices
 
 
 def convert(
@@ -23,13 +24,17 @@ def convert(
     that.
     """
     if to not in TARGETS:
-        raise ValueError(f"to={to!r}: give one of {', '.join(TARGETS)}.")
+        raise ValueError(f"to={to!r}: {list_choices(to, TARGETS, 'give one of')}")
+    if to not in DESCRIBED and (model, layer) != (None, None):
+        raise ValueError(
+            f"model={model!r}, layer={layer}: files for {to} have no such fields; leave both out."
+        )
     loaded = load(source)
     if loaded.sae is None:
         raise ValueError(f"{loaded.path}: only its matrices could be read, {loaded.notes[0]}")
     folder = Path(out)
     if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} holds files already: give a new or empty folder.")
+        raise ValueError(f"{folder} already contains files: give a new or empty folder.")
     origin = _describe_origin(loaded, to, model, layer)
     if to == own.NAME:
         loaded.sae.save(folder, provenance=origin.provenance)

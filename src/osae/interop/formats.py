@@ -26,9 +26,11 @@ FORMATS = (
     "dictionary_learning",
     "gemma_scope",
 )
+Orientation = Literal["rows", "columns"]  # where the atoms of a bare decoder are
 # Files that are written; "osae" are our own.
 Target = Literal["saelens", "dictionary_learning", "sparsify", "osae"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+DESCRIBED = ("saelens", "dictionary_learning")  # whose files have fields for the model and the layer
 
 
 class Reader(Protocol):

@@ -1,4 +1,4 @@
-"""What a path holds: one weight file, its entries by name, and the JSON beside it."""
+"""What is found at a path: one weight file, its entries by name, and the JSON beside it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,7 +77,7 @@ class Found:
 
 
 def find(path: Path) -> Found:
-    """Return the weights and the JSON at the path, which is a weight file or a folder that holds one."""
+    """Return the weights and the JSON at the path, which is a weight file or a folder that contains one."""
     if not path.exists():
         raise ValueError("there is no such file or folder.")
     file = _weights_in(path) if path.is_dir() else path
@@ -93,15 +93,15 @@ def _weights_in(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     if files:
-        raise ValueError(f"it holds several weight files: name one of {_list_names(files)}.")
+        raise ValueError(f"it contains several weight files: name one of {_list_names(files)}.")
     below = sorted(
         {child.parent for depth in _BELOW for name in WEIGHTS for child in folder.glob(depth + name)}
     )
     if below:
         raise ValueError(
-            f"it holds no SAE itself: name one of its folders {_list_names(below, relative_to=folder)}."
+            f"it contains no SAE itself: name one of its folders {_list_names(below, relative_to=folder)}."
         )
-    raise ValueError(f"it holds no weights: give a folder with a {', '.join(weights.READERS)} file.")
+    raise ValueError(f"it contains no weights: give a folder with a {', '.join(weights.READERS)} file.")
 
 
 def _list_names(paths: list[Path], *, relative_to: Path | None = None) -> str:
@@ -129,7 +129,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def check_finite(name: str, tensor: Tensor) -> Tensor:
-    """Return the tensor itself; raise `ValueError` if it holds NaN or infinity."""
+    """Return the tensor itself; raise `ValueError` if it contains NaN or infinity."""
     # Summing is faster than testing every entry: one such value shows in the sum, which may also overflow.
     if bool(tensor.sum().isfinite()):
         return tensor

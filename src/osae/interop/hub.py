@@ -32,7 +32,7 @@ def _parse_address(address: str) -> tuple[str, PurePosixPath, str | None]:
     parts = [part for part in place.split("/") if part]
     if len(parts) < 2 or ".." in parts:
         raise ValueError(
-            "an address on the hub is of the form hf:user/repo or hf:user/repo/subfolder@revision."
+            "an address on the hub has the form hf:user/repo or hf:user/repo/subfolder@revision."
         )
     return "/".join(parts[:2]), PurePosixPath(*parts[2:]), revision or None
 
@@ -46,7 +46,7 @@ def _choose_files(files: list[PurePosixPath], inner: PurePosixPath) -> list[Pure
         return [chosen, *_files_beside(files, chosen)]
     if weights:
         names = ", ".join(file.name for file in weights[:SHOWN])
-        raise ValueError(f"this folder of the repository holds several weight files: name one of {names}.")
+        raise ValueError(f"this folder of the repository contains several weight files: name one of {names}.")
     below = sorted({str(file.parent) for file in files if file.suffix in READERS and inner in file.parents})
     remedy = (
         f"name one of its folders {', '.join(below[:SHOWN])}" if below else "nor does any folder below it"

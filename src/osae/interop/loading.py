@@ -26,7 +26,7 @@ IN_MEMORY = "(in memory)"  # in place of a path
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loaded:
-    """An SAE, whoever trained it: encodes, decodes, and called with data, reconstructs them.
+    """An SAE, whoever trained it: encodes, decodes, and reconstructs its input when called.
 
     `sae` is None where ours cannot compute what the original does; `notes` then say why, and only the
     matrices can be used. `metadata` is the JSON beside the weights, unchanged.
@@ -116,6 +116,7 @@ def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
     if isinstance(source, SAE):
         return _describe(source)
     if not isinstance(source, Path | str):
+        _check_matrix(source)
         return _as_decoder(as_tensor(source, "the SAE"), orientation)
     try:
         remote = isinstance(source, str) and source.startswith(hub.PREFIX)
@@ -125,6 +126,17 @@ def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
         return _read(find(local), str(source), orientation)
     except ValueError as error:
         raise ValueError(" ".join(f"{source}: {error}".split())) from error
+
+
+def _check_matrix(source: object) -> None:
+    """Raise `ValueError` if this cannot be a decoder: an array, or lists of numbers."""
+    kind = type(source).__name__
+    if isinstance(source, list | tuple) and any(isinstance(one, str | Path | SAE | Loaded) for one in source):
+        raise ValueError(
+            f"expected one SAE, got {kind}: load them one by one, or give the {kind} to osae.compare."
+        )
+    if not isinstance(source, Array | list | tuple):
+        raise ValueError(f"expected an SAE, got {kind}: give a path, an SAE, or a decoder as a matrix.")
 
 
 def _describe(sae: SAE) -> Loaded:

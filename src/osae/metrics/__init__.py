@@ -1,4 +1,4 @@
-"""Measures: pure functions of torch tensors or numpy arrays. They know no model, no trainer and no file."""
+"""Measures: pure functions of tensors or numpy arrays. They do not depend on models, trainers or files."""
 
 from osae.metrics.assignment import match_atoms
 from osae.metrics.chance import AtomDistribution, ChanceLevel, chance_level, fit_atoms

@@ -51,7 +51,7 @@ def match(similarity: Float[Array, "Ka Kb"]) -> Matching:
     if similarity.ndim != 2 or 0 in similarity.shape:
         raise ValueError(f"similarity of shape {tuple(similarity.shape)}: give a nonempty matrix.")
     if not bool(similarity.isfinite().all()):
-        raise ValueError("similarity holds NaN or infinite entries: a matching needs finite numbers.")
+        raise ValueError("similarity contains NaN or infinite entries: a matching needs finite numbers.")
     dense = similarity.detach().cpu().double()
     rows, columns = _load_solver()(dense.numpy(), maximize=True)
     left, right = torch.from_numpy(rows), torch.from_numpy(columns)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from osae.measures import MISSING, measures_of
 from osae.report.text import describe_seeds, describe_world
-from osae.results import Comparison, Evaluation, ExperimentResult, Ordering, Result, Stitching
+from osae.results import AnyResult, Comparison, Evaluation, ExperimentResult, Ordering, Stitching
 from osae.results.base import Activations, Provenance
 from osae.results.codec import to_json
 from osae.results.comparison import PairResult
@@ -33,7 +33,7 @@ class About:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe(result: Result, folder: Path, scratch: Path) -> About:
+def describe(result: AnyResult, folder: Path, scratch: Path) -> About:
     """Return what a page says about the result.
 
     Figures that the result names are in `folder`; others are drawn in `scratch`.
@@ -55,9 +55,7 @@ def describe(result: Result, folder: Path, scratch: Path) -> About:
             facts = _provenance(result.provenance, (result.source,), result.activations)
             return About(f"Units ordered by {result.by}", facts)
         case _:
-            raise TypeError(
-                f"there is no page for {type(result).__name__}: describe it in osae.report.about."
-            )
+            assert_never(result)
 
 
 def _experiment(result: ExperimentResult, folder: Path) -> About:
@@ -131,7 +129,7 @@ def _comparison_figures(result: Comparison, scratch: Path) -> list[Figure]:
     keys = [entry.key for entry in measures_of("prefix") if entry.chance]
     lines, matched = scratch / "prefixes.png", scratch / "matching.png"
     figures.lines_by_prefix(_prefix_curves(result, keys), lines, chance=_chance_curves(result, keys))
-    found = [Figure(str(lines), "Each measure of the first units, matched anew at every length.")]
+    found = [Figure(str(lines), "Each measure of the first units, re-matched at every length.")]
     shown = [pair for pair in result.pairs if pair.matching.pairs][:PANELS]
     if shown:
         figures.matching_scatter(

@@ -4,9 +4,20 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from osae.measures import CHANCE, MISSING, Measure, legend
-from osae.results import Comparison, ExperimentResult, Interval, Result, Row, Table
+from osae.results import (
+    AnyResult,
+    Comparison,
+    Evaluation,
+    ExperimentResult,
+    Interval,
+    Ordering,
+    Row,
+    Stitching,
+    Table,
+)
 from osae.results.base import Number, as_interval
 
 ALTERNATIVES = ("Method", "SAE")  # heads of tables whose rows compete, so that the best may stand out
@@ -79,7 +90,7 @@ class Grid:
         return any(getattr(cell, attribute) for line in self.lines for cell in line.cells)
 
 
-def lay_out_all(result: Result) -> list[Grid]:
+def lay_out_all(result: AnyResult) -> list[Grid]:
     """Return every table of the result as text."""
     runs = _count_runs(result)
     alone = runs is not None and runs < 3
@@ -187,15 +198,17 @@ def _label_numbers(labels: Sequence[str]) -> list[float | None]:
 # --- spreads that say nothing -----------------------------------------------------------------------
 
 
-def _count_runs(result: Result) -> int | None:
+def _count_runs(result: AnyResult) -> int | None:
     """Return how many training runs the spreads of a result come from; None if that is not known."""
     match result:
         case ExperimentResult():
             return len(result.seeds)
         case Comparison():
             return len(result.saes)
-        case _:
+        case Evaluation() | Ordering() | Stitching():
             return None
+        case _:
+            assert_never(result)
 
 
 def _drop_empty_spreads(table: Table) -> Table:

@@ -16,7 +16,7 @@ from osae.report.cells import BEST, BOLD, Cell, Grid, Line, explain, lay_out_all
 from osae.report.markdown import markdown
 from osae.report.style import SCRIPT, STYLE
 from osae.report.text import visible
-from osae.results import ExperimentResult, Result, write_json
+from osae.results import AnyResult, ExperimentResult, write_json
 from osae.results.experiment import Claim, Figure
 
 # the page may show what is inside it and load nothing
@@ -41,7 +41,7 @@ def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
     return folder / "report.html"
 
 
-def write_page(result: Result, path: Path | str) -> None:
+def write_page(result: AnyResult, path: Path | str) -> None:
     """Write the result as one HTML page; figures that it names are read from the page's folder."""
     _write(page(result, Path(path).parent), path)
 
@@ -51,14 +51,14 @@ def _write(text: str, path: Path | str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def page(result: Result, folder: Path | str = ".") -> str:
+def page(result: AnyResult, folder: Path | str = ".") -> str:
     """Return the result as one HTML page; figures that it names are read from `folder`."""
     with tempfile.TemporaryDirectory() as scratch:
         about = describe(result, Path(folder), Path(scratch))
         return _document(about.title, result.KIND, [*_body(result, about)])
 
 
-def _body(result: Result, about: About) -> Iterator[str]:
+def _body(result: AnyResult, about: About) -> Iterator[str]:
     grids = lay_out_all(result)
     summary = [line for line in result.summary() if not any(line.startswith(c.claim) for c in about.claims)]
     yield from _list("Summary", summary)
@@ -214,7 +214,7 @@ def _facts(facts: Mapping[str, str]) -> Iterator[str]:
         yield f"<section><h2>Provenance</h2><dl>{''.join(items)}</dl></section>"
 
 
-def _json(result: Result) -> Iterator[str]:
+def _json(result: AnyResult) -> Iterator[str]:
     """Yield the numbers, folded away."""
     text = json.dumps(_shorten(result.to_json()), indent=2, ensure_ascii=False)
     lines = "\n".join(escape(visible(line, NO_LIMIT)) for line in text.split("\n"))

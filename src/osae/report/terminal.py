@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from osae.report.cells import Grid, Line, lay_out_all
 from osae.report.text import visible
-from osae.results import Result
+from osae.results import AnyResult
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-WIDTH = 110  # where the output is no terminal
+WIDTH = 110  # when output is not a terminal
 LONGEST_LABEL = 120
 
 
-def show(result: Result) -> None:
+def show(result: AnyResult) -> None:
     """Print the tables of the result, its summary and its remarks."""
     from rich.console import Console
     from rich.text import Text
@@ -27,7 +27,7 @@ def show(result: Result) -> None:
         console.print(Text(f"- {visible(line)}"))
 
 
-def rich_tables(result: Result, *, width: int = WIDTH) -> list["Table"]:
+def rich_tables(result: AnyResult, *, width: int = WIDTH) -> list["Table"]:
     """Return the tables of the result for a terminal; columns that do not fit are dropped from the right.
 
     A row has its means, below them the standard deviations, then the published numbers.

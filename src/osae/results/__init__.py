@@ -16,6 +16,7 @@ from osae.results.stitching import Stitching
 
 __all__ = [
     "KINDS",
+    "AnyResult",
     "Comparison",
     "Evaluation",
     "ExperimentResult",
@@ -33,12 +34,13 @@ __all__ = [
 ]
 
 LARGEST = 2**28  # bytes of a file of results
-KINDS: dict[str, type[Result]] = {
+AnyResult = Comparison | Evaluation | ExperimentResult | Ordering | Stitching  # LMResult is an experiment's
+KINDS: dict[str, type[AnyResult]] = {
     kind.KIND: kind for kind in (Comparison, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
 }
 
 
-def read(path: Path | str) -> Result:
+def read(path: Path | str) -> AnyResult:
     """Return the result in a JSON file, whatever command wrote it."""
     held = read_json(path, largest=LARGEST)
     try:
@@ -47,13 +49,13 @@ def read(path: Path | str) -> Result:
         raise ValueError(f"{path}: {error}") from error
 
 
-def parse(data: Any) -> Result:
-    """Return the result that a JSON object holds."""
+def parse(data: Any) -> AnyResult:
+    """Return the result that a JSON object describes."""
     if not isinstance(data, dict):
-        raise ValueError(f"it holds a {type(data).__name__}: a JSON object is needed.")
+        raise ValueError(f"expected a JSON object, got {type(data).__name__}.")
     kind = data.get("kind") or _older_kind(data)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"it holds results of kind {kind!r}: this release reads {', '.join(KINDS)}.")
+        raise ValueError(f"results of kind {kind!r} are unknown: this release reads {', '.join(KINDS)}.")
     cls = KINDS[kind]
     if data.get("schema") != cls.SCHEMA:
         raise ValueError(f"it has schema {data.get('schema')!r}: this release reads {cls.SCHEMA}.")

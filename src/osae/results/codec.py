@@ -1,7 +1,7 @@
 """Results as JSON and back: one writer and one reader for every result.
 
 A result is a frozen dataclass. Its JSON form has a key per field; a field declared with `flat` is a mapping
-whose entries stand beside the other keys. Numbers that do not exist are null, never NaN. Keys that a reader
+whose entries stand next to the other keys. Numbers that do not exist are null, never NaN. Keys that a reader
 does not know are ignored, so that newer files can be read.
 """
 
@@ -24,13 +24,13 @@ def doc(text: str, *, key: str = "", **options: Any) -> Any:
 
 
 def flat(text: str, of: Scope | None = None, **options: Any) -> Any:
-    """Declare a mapping whose entries stand beside the other keys in JSON; `of` names the measures in it."""
+    """Declare a mapping whose entries stand next to the other keys in JSON; `of` names the measures in it."""
     settings: dict[str, Any] = {"default_factory": dict} | options
     return dataclasses.field(metadata={"doc": text, "flat": True, "of": of}, **settings)
 
 
 def aside(text: str) -> Any:
-    """Declare a field that is no part of the JSON form: something heavy that goes with the result."""
+    """Declare a field that is not part of the JSON: something heavy that belongs to the result."""
     return dataclasses.field(default=None, compare=False, metadata={"doc": text, "aside": True})
 
 
@@ -157,7 +157,7 @@ def _read_object(cls: Any, data: Any, where: str) -> Any:
 
 
 def _read_flat(hint: Any, data: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return the entries that are no fields and fit; what does not fit is something newer, and is ignored."""
+    """Return the entries that fit and are not fields; others are something newer, and are ignored."""
     found = {}
     for key, item in data.items():
         if key not in names:

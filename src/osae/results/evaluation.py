@@ -81,7 +81,7 @@ class CrossEntropy:
     """The language model without any SAE, and the tokens that it predicts."""
 
     model: ModelInfo = doc("the model and the place in it")
-    text: Mapping[str, Any] = doc("what the text was read from: files or data set, field and part")
+    text: Mapping[str, Any] = doc("what the text was read from: files or dataset, field and part")
     contexts: int = doc("number of contexts")
     tokens: int = doc("number of predictions that the means are over")
     skip: int = doc("first positions of each context, which pass unchanged and are not counted")
@@ -93,7 +93,7 @@ class CrossEntropy:
 class EvaluationOptions:
     """What was asked for."""
 
-    prefixes: tuple[int, ...] = doc("prefix lengths beside 1, 2, 4, ... and K")
+    prefixes: tuple[int, ...] = doc("prefix lengths in addition to 1, 2, 4, ... and K")
     model: str = doc('"auto", "none" or the model given')
     text: tuple[str, ...] = doc("text files; empty for the contexts that the activations come from")
     tokens: int = doc("predictions for the cross-entropy")
@@ -110,7 +110,7 @@ class Evaluation(Result):
     activations: Activations = doc("the held-out activations")
     cross_entropy: CrossEntropy | None = doc("the model without any SAE; null if no model was used")
     saes: tuple[EvaluatedSAE, ...] = doc("one entry per SAE, in the order given; those of a run by name")
-    notes: tuple[str, ...] = doc("what to know besides")
+    notes: tuple[str, ...] = doc("additional notes")
 
     @cached_property
     def names(self) -> list[str]:

@@ -9,6 +9,8 @@ from osae.results.base import Activations, Provenance, Record, Result, Row, Tabl
 from osae.results.codec import aside, doc, to_json
 from osae.results.subject import SourceInfo, note_lines
 
+By = Literal["gain", "energy", "frequency"]
+
 
 @dataclass(frozen=True, repr=False)
 class Ordering(Result):
@@ -19,7 +21,7 @@ class Ordering(Result):
     provenance: Provenance = doc("where the numbers come from")
     activations: Activations = doc("the activations that were used")
     source: SourceInfo = doc("the SAE as it was")
-    by: Literal["gain", "energy", "frequency"] = doc("what units are ordered by")
+    by: By = doc("what units are ordered by")
     order: tuple[int, ...] = doc("the unit of the source that each place now has")
     moved: int = doc("number of units whose place changed")
     rank_correlation: float = doc("Spearman correlation of old and new places")

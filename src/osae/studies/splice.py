@@ -112,11 +112,14 @@ def _harvest_of(data: Data, model: str) -> Harvest:
     """Return what the activations were harvested with, with the model replaced by the one asked for."""
     if "harvest" not in data.manifest:
         raise ValueError(
-            f"{data.path} does not say which model its activations are from: give shards of `osae harvest`."
+            f"{data.path} does not name the model that its activations are from: give a folder that "
+            "`osae harvest` wrote."
         )
     spec = from_json(data.manifest["harvest"])
     if not isinstance(spec, Harvest):
-        raise ValueError(f"{data.path}: 'harvest' in the manifest is no harvest: harvest the shards again.")
+        raise ValueError(
+            f"{data.path}: the manifest's 'harvest' entry is invalid: harvest the activations again."
+        )
     if model != "auto":
         return replace(spec, model=model, revision=None)
     known = data.manifest.get("model")
@@ -125,7 +128,7 @@ def _harvest_of(data: Data, model: str) -> Harvest:
 
 
 def _read_contexts(path: Path, skip: int, tokens: int) -> list[Int[np.ndarray, "t"]]:
-    """Return the first contexts of the shards, which are shuffled, up to so many tokens to predict."""
+    """Return the first contexts of the shards, which are shuffled, with up to `tokens` tokens to predict."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: copy it too, or give text files.")
     try:
@@ -149,7 +152,7 @@ def _split(ids: Int[np.ndarray, "T"], starts: Int[np.ndarray, "starts"], skip: i
 
 
 def _batch(pieces: Sequence[np.ndarray], skip: int, most: int) -> list[Batch]:
-    """Return the contexts in batches of at most so many tokens, and the predictions that count."""
+    """Return the contexts in batches of at most that many tokens, and the predictions that count."""
     lengths = np.array([len(piece) for piece in pieces])
     starts = np.concatenate([[0], lengths.cumsum()])
     nothing = np.zeros(len(pieces), dtype=np.int64)  # from no document

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.data.shards import Shards, is_shards
-from osae.interop import Loaded, load
+from osae.interop import Loaded, bare, load
 from osae.interop.ancestry import own_words
 from osae.interop.bare import Orientation
 from osae.model import SAE
@@ -71,6 +71,18 @@ def open_subject(thing: Subject, orientation: Orientation | None = None) -> Load
     `orientation` says whether the atoms of a bare decoder are its rows or its columns. In memory they are
     rows unless it says otherwise; in a file they are found by their norms or by the longer side.
     """
+    found = _open_subject(thing, orientation)
+    _check_orientation([found], orientation)
+    return found
+
+
+def _check_orientation(found: Sequence[Loaded], orientation: Orientation | None) -> None:
+    """Raise `ValueError` if an orientation is given and there is no bare decoder that it could apply to."""
+    if orientation is not None and all(one.format != bare.NAME for one in found):
+        raise ValueError(f"orientation={orientation!r} applies to bare decoders only: leave it out.")
+
+
+def _open_subject(thing: Subject, orientation: Orientation | None) -> Loaded:
     if orientation not in (None, "rows", "columns"):
         raise ValueError(f"orientation={orientation!r}: give 'rows' or 'columns'.")
     if isinstance(thing, Loaded):
@@ -82,10 +94,11 @@ def open_subject(thing: Subject, orientation: Orientation | None = None) -> Load
         return _wrap_decoder(matrix.T.contiguous() if orientation == "columns" else matrix)
     if not isinstance(thing, str | Path):
         raise ValueError(
-            f"{type(thing).__name__} is no SAE: give a path, an SAE, a loaded file, or a decoder as a matrix."
+            f"expected an SAE, got {type(thing).__name__}: give a path, an SAE, a loaded file, or a decoder "
+            "as a matrix."
         )
     if is_shards(thing):
-        raise ValueError(f"{thing} holds activations: name an SAE here.")
+        raise ValueError(f"{thing} contains activations: give an SAE here.")
     return load(thing, orientation=orientation)
 
 
@@ -95,8 +108,10 @@ def open_subjects(
     """Return the SAEs of one thing or of several; a run folder stands for all SAEs that it finished."""
     several = [things] if isinstance(things, Subject) else things
     if not isinstance(several, Iterable):
-        raise ValueError(f"{type(things).__name__} is no SAE and no list of SAEs: give one or several.")
-    return [open_subject(member, orientation) for thing in several for member in _expand_run(thing)]
+        raise ValueError(f"expected one SAE or several, got {type(things).__name__}.")
+    found = [_open_subject(member, orientation) for thing in several for member in _expand_run(thing)]
+    _check_orientation(found, orientation)
+    return found
 
 
 def _expand_run(thing: Subject) -> Sequence[Subject]:
@@ -119,7 +134,8 @@ def open_rows(thing: DataLike) -> Data:
         return RowsInMemory(_read_matrix(thing, "activations"))
     if not isinstance(thing, str | Path):
         raise ValueError(
-            f"{type(thing).__name__} holds no activations: give a path, Shards, or a matrix (rows, width)."
+            f"expected activations, got {type(thing).__name__}: give a path, Shards, or a matrix "
+            "(rows, width)."
         )
     return Shards(thing)
 
@@ -190,7 +206,7 @@ def _wrap_sae(sae: SAE) -> Loaded:
 
 
 def _wrap_decoder(decoder: Float[Tensor, "K d"]) -> Loaded:
-    notes = ["only its decoder was given: nothing tells how it encodes."]
+    notes = ["it has no encoder: only its decoder was given."]
     return Loaded(IN_MEMORY, "decoder", digest_tensors({"decoder": decoder}), None, decoder, None, notes)
 
 
@@ -204,7 +220,7 @@ def _read_matrix(matrix: Matrix, what: str) -> Float[Tensor, "n d"]:
     finite = tensor.isfinite().all(1)
     if not bool(finite.all()):
         first = int((~finite).int().argmax())
-        raise ValueError(f"{what}: row {first} holds NaN or infinity: drop such rows first.")
+        raise ValueError(f"{what}: row {first} contains NaN or infinity: remove such rows.")
     return tensor
 
 
@@ -220,6 +236,6 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-        # as bytes, since numpy knows no bfloat16
+        # as bytes, since numpy has no bfloat16
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

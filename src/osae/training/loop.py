@@ -1,4 +1,4 @@
-"""The training loop: it reads as the algorithm, and knows no data set, file or screen by name."""
+"""The training loop, which reads as the algorithm. It does not depend on datasets, files or screens."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

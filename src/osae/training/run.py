@@ -74,7 +74,7 @@ def create(folder: Path, config: RunConfig) -> None:
     """Create a run in a folder that holds none yet."""
     with lock(folder):
         if (folder / "run.json").exists():
-            raise ValueError(f"{folder} holds a run already: `osae resume {folder}` resumes it.")
+            raise ValueError(f"{folder} already contains a run: run `osae resume {folder}` to continue.")
         with atomic_write(folder / "run.json") as path:
             about = seal({"schema": SCHEMA, "config": to_json(config)})
             path.write_text(json.dumps(about, indent=2) + "\n")

@@ -1,6 +1,5 @@
 """Training in one call, for a notebook: activations in, an SAE out."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
@@ -17,6 +16,7 @@ from osae.data.source import MemoryRows, MixedRows, Source
 from osae.devices import choose_device
 from osae.model import SAE
 from osae.objective import Terms
+from osae.progress import ProgressBar
 from osae.recipes import Recipe, Task
 from osae.recipes import recipe as find_recipe
 from osae.training.loop import Action, train
@@ -44,7 +44,7 @@ def fit(
     """Return an SAE trained on the activations x, one row per sample.
 
     `recipe` is the name of a recipe for activations (see `osae recipes`), which takes the number of `units`
-    and of active units `k`; or a `Recipe`, which has all of that already.
+    and of active units `k`; or a `Recipe`, which already sets all of that.
 
     `x` is a matrix (a tensor, an array, or anything that numpy reads as one), or activations on disk:
     `Shards`, or the path of a folder that `osae harvest` wrote or of an .npy file.
@@ -53,14 +53,14 @@ def fit(
     steps, and at least one pass over the rows. `batch` is the number of rows in a step: by default 2,048, or
     an eighth of the rows if that is less.
 
-    `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `progress` shows a progress bar,
-    where there is a terminal to show it on.
+    `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `progress` shows a progress bar
+    on a terminal and in a notebook, and prints a line now and then elsewhere.
     """
-    device = choose_device(device)
+    seed, device = _whole_number("seed", seed, least=0), choose_device(device)
     source = _open_rows(x)
     chosen = _complete(recipe, source, {"units": units, "k": k, "samples": samples, "batch": batch})
-    member = Member(chosen, index(seed), source.block(0), device=device)
-    with _progress_bar(f"training {member.name}", chosen.steps, shown=progress) as after:
+    member = Member(chosen, seed, source.block(0), device=device)
+    with _show_progress(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)
     return member.finish()
 
@@ -71,7 +71,7 @@ def _open_rows(x: Activations) -> Source:
     rows = _to_matrix(x)
     if not bool(torch.isfinite(rows).all()):
         first = int((~rows.isfinite()).any(1).int().argmax())
-        raise ValueError(f"row {first} of x holds NaN or infinity: leave such rows out.")
+        raise ValueError(f"row {first} of x contains NaN or infinity: remove such rows.")
     return MemoryRows(rows)
 
 
@@ -82,7 +82,7 @@ def _to_matrix(x: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "N d"]:
         rows = x.detach().float() if isinstance(x, Tensor) else np.require(x, np.float32, ["C", "W"])
         rows = rows.cpu() if isinstance(rows, Tensor) else torch.from_numpy(rows)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"x is a {type(x).__name__} that is no matrix of numbers: {error}") from error
+        raise ValueError(f"x, a {type(x).__name__}, is not a numeric matrix: {error}") from error
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x has the shape {tuple(rows.shape)}: give a matrix with one row per sample.")
     return rows
@@ -94,7 +94,7 @@ def _complete(recipe: Recipe | str, source: Source, asked: dict[str, int | None]
     if isinstance(recipe, str):
         return find_recipe(recipe, _task(recipe, width, source, asked))
     if extra := [f"{name}={value}" for name, value in asked.items() if value is not None]:
-        raise ValueError(f"{', '.join(extra)} with a Recipe, which has its own: change the recipe instead.")
+        raise ValueError(f"{', '.join(extra)} cannot be combined with a Recipe, which already sets it.")
     if recipe.sae.width != width:
         raise ValueError(f"x has width {width} and the recipe is for {recipe.sae.width}: they must agree.")
     return recipe
@@ -112,30 +112,25 @@ def _task(name: str, width: int, source: Source, asked: dict[str, int | None]) -
     return Task(width, sizes["units"], sizes["k"], samples, batch=batch)
 
 
-def _whole_number(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Any, *, least: int = 1) -> int:
     try:
         number = index(value)
     except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name}={value!r}: give a whole number of at least 1.")
+        number = least - 1
+    if number < least:
+        raise ValueError(f"{name}={value!r}: give a whole number of at least {least}.")
     return number
 
 
 @contextmanager
-def _progress_bar(title: str, steps: int, *, shown: bool) -> Iterator[list[Action]]:
-    """Yield an action that moves a progress bar, or none where there is no terminal to show it on."""
-    if not shown or not sys.stderr.isatty():
+def _show_progress(title: str, steps: int, *, shown: bool) -> Iterator[list[Action]]:
+    """Yield an action that reports the steps and the loss, or none if nothing is to be shown."""
+    if not shown:
         yield []
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with ProgressBar(title) as bar:
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=steps)
+        def report(done: int, terms: list[Terms]) -> None:
+            bar(done, steps, f"loss {float(terms[0].prefix):.4g}")
 
-        def show(done: int, terms: list[Terms]) -> None:
-            bar.update(task, completed=done, description=f"{title}: loss {float(terms[0].prefix):.4g}")
-
-        yield [show]
+        yield [report]

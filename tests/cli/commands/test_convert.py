@@ -6,6 +6,7 @@ import pytest
 from osae.cli import main
 from osae.cli.commands.convert import ConvertOptions
 from osae.interop import TARGETS
+from osae.interop.formats import DESCRIBED
 from osae.options import list_options
 from tests.studies.saes import noise
 
@@ -17,7 +18,8 @@ def test_the_libraries_shown_are_those_there_are():
 
 @pytest.mark.parametrize("to", TARGETS)
 def test_convert_writes_what_inspect_recognises(here, capsys, to):
-    assert main(["convert", "a", "out", "--to", to, "--model", "tiny", "--layer", "3"]) == 0
+    described = ["--model", "tiny", "--layer", "3"] if to in DESCRIBED else []
+    assert main(["convert", "a", "out", "--to", to, *described]) == 0
     capsys.readouterr()
     assert main(["inspect", "out"]) == 0
     facts = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
@@ -31,8 +33,18 @@ def test_convert_writes_what_inspect_recognises(here, capsys, to):
     [
         (["bare.npy", "out", "--to", "saelens"], "only its matrices could be read"),
         (["a", "b", "--to", "saelens"], "b already contains files"),
-        (["a", "out", "--to", "saelense"], "--to saelense: give one of saelens"),
+        (["a", "out", "--to", "saelense"], "--to saelense: did you mean saelens? Give one of saelens"),
         (["a", "out"], "--to must be given"),
+        (
+            ["a", "out", "--to", "osae", "--orientation", "rows"],
+            "applies to bare decoders only: leave it out.",
+        ),
+        (["nothing", "out", "--to", "osae"], "nothing: there is no such file or folder."),
+        (
+            ["a", "out", "--to", "sparsify", "--model", "m"],
+            "--model cannot be stored with --to sparsify: remove",
+        ),
+        (["a", "out", "--to", "osae", "--layer", "3"], "--layer cannot be stored with --to osae: remove it."),
     ],
     ids=str,
 )

@@ -71,7 +71,7 @@ def test_places_without_a_text_are_counted(words, folder, tmp_path, capsys):
     assert Shards(tmp_path / "acts").manifest["text"]["passed"] == 1
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)
     assert main([*words, str(tmp_path / "none"), "--text", str(tmp_path / "nulls.jsonl")]) == 2
-    assert "holds nothing but white space" in capsys.readouterr().err
+    assert "contains only whitespace" in capsys.readouterr().err
 
 
 def test_a_flipped_byte_and_a_missing_shard_are_found(words, tmp_path, capsys):
@@ -145,8 +145,8 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--model", "nan"], "NaN or infinity"),
         (["--model", "large", "--layer", "0"], "--dtype bfloat16 or float32"),
         (["--model", "./nowhere"], "cannot be opened as a language model"),
-        (["--model", "model:weights.gguf"], "holds no weights.gguf"),
-        (["--skip-positions", "8"], "leave at least one"),
+        (["--model", "model:weights.gguf"], "contains no weights.gguf"),
+        (["--skip-positions", "8"], "leaves nothing of a --context of 8 tokens: skip at most 7"),
         (["--max-norm", "0.1"], "at least 1, or 0"),
         (["--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
         (["--context", "100"], "at most 64 tokens"),
@@ -185,7 +185,7 @@ def test_a_wrong_request_can_be_corrected_in_the_same_folder(words, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [(["--layer", "99"], "give 0 to 3"), (["--text", "empty.txt"], "nothing but white space")],
+    [(["--layer", "99"], "give 0 to 3"), (["--text", "empty.txt"], "contains only whitespace")],
     ids=str,
 )
 @pytest.mark.parametrize("command", [["harvest"], ["train", "topk", "--live", "--units", "8", "--k", "2"]])

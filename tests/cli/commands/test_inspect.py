@@ -38,9 +38,10 @@ def test_text_from_files_cannot_control_the_terminal(here, capsys):
     ("words", "message"),
     [
         (["nowhere"], "no such file or folder"),
-        (["a", "--verify"], "--verify is for activations"),
-        (["x", "--orientation", "rows"], "--orientation is for bare decoders"),
-        (["x", "y"], "'y' is one argument too many"),
+        (["a", "--verify"], "--verify applies to activations only"),
+        (["x", "--orientation", "rows"], "--orientation applies to bare decoders only"),
+        (["a", "--orientation", "rows"], "orientation='rows' applies to bare decoders only: leave it out."),
+        (["x", "y"], "'y' is an unexpected argument"),
     ],
     ids=str,
 )

@@ -26,6 +26,11 @@ def test_a_recipe_is_printed_in_full(capsys):
     assert on_activations["name"] == on_worlds["name"] == "osae"
     assert on_activations["start"]["kind"] == "FromData"
     assert on_worlds["start"]["kind"] == "FromNoise"
+    sizes = [
+        (made["sae"]["width"], made["sae"]["units"], made["batch"]) for made in (on_activations, on_worlds)
+    ]
+    assert sizes == [(576, 4096, 2048), (80, 100, 500)]
+    assert on_worlds["samples"] == 3_000_000
 
 
 def test_a_setting_is_printed_in_full(capsys):
@@ -42,8 +47,8 @@ def test_a_setting_is_printed_in_full(capsys):
     ("words", "message"),
     [
         (["nonsense"], "RECIPE nonsense: give one of"),
-        (["--worlds"], "--worlds goes with the name of a recipe"),
-        (["pythia-70m", "--worlds"], "--worlds goes with the name of a recipe"),
+        (["--worlds"], "--worlds requires a RECIPE"),
+        (["pythia-70m", "--worlds"], "--worlds requires a RECIPE"),
         (["osae-from-noise", "--worlds"], "no recipe 'osae-from-noise'"),
     ],
 )

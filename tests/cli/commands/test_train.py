@@ -1,23 +1,36 @@
 """`osae train` as a user meets it: what its options stand for, and what is refused before it starts."""
 
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
-from osae import SAE
+from osae import SAE, passes
 from osae.cli import main
+from osae.cli.changes import FIELDS
+from osae.cli.commands.evaluate import EvaluateOptions
+from osae.cli.commands.harvest import HarvestOptions
 from osae.cli.commands.train import COMMAND, TrainOptions, plan
 from osae.cli.language import HOW
 from osae.cli.parsing import parse
 from osae.data.harvest import BATCH_TOKENS, Harvest
-from osae.data.shards import write_shards
+from osae.data.shards import DType, write_shards
 from osae.data.source import Live, OnDisk
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
-from osae.experiments.lm.settings import SETTINGS
+from osae.experiments.lm.settings import SETTINGS, Setting
+from osae.experiments.methods import STARTS
+from osae.model import SAEConfig
 from osae.options import list_options, parse_option
-from osae.recipes import RECIPES, WORLD_RECIPES
+from osae.passes import ORDERS
+from osae.recipes import RECIPES, WORLD_RECIPES, Recipe, Task
+from osae.recipes import STARTS as RECIPE_STARTS
+from osae.results.ordering import By
+from osae.sparsify import TopK
+from osae.studies.evaluate import TOKENS
 from osae.training import run as runs
+from osae.training.simple import LARGEST_BATCH
 
 DECLARED = {declared.name: declared for declared in list_options(TrainOptions)}
 SIZES = ["--units", "24", "--k", "3", "--batch", "100"]
@@ -49,6 +62,25 @@ def test_the_defaults_shown_are_those_there_are():
         assert shown == harvest[field]
     assert DECLARED["text_field"].default_text == TextFiles(("x",)).field
     assert DECLARED["batch_tokens"].default_text == str(BATCH_TOKENS)
+
+
+def test_what_is_kept_apart_from_torch_is_the_same_there():
+    """The command line names fields, choices and defaults without loading what has them."""
+    assert list(FIELDS) == [field.name for field in fields(Recipe)]
+    hints = get_type_hints(Recipe)
+    for name, kinds in FIELDS.items():
+        assert kinds is None or set(get_args(hints[name]) or (hints[name],)) >= set(
+            get_args(kinds) or (kinds,)
+        )
+    assert tuple(RECIPE_STARTS) == STARTS
+    assert ORDERS == get_args(By) == get_args(passes.By)
+    assert set(get_args(DType)) == set(get_args(get_type_hints(HarvestOptions)["dtype"]))
+    task = {field.name: field.default for field in fields(Task)}
+    setting = {field.name: field.default for field in fields(Setting)}
+    assert setting["groups"] == task["groups"]
+    assert setting["context"] == Harvest("m", TextFiles(("x",)), 1).context
+    assert setting["batch"] == LARGEST_BATCH
+    assert EvaluateOptions(saes=("a",), data=Path("x")).tokens == TOKENS
 
 
 def test_sizes_of_the_sae_are_those_of_the_world_unless_given():
@@ -102,33 +134,54 @@ def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
     ("words", "message"),
     [
         (["nonsense"], "RECIPE nonsense: give one of vanilla"),
-        (["topk,topk"], "name each once"),
-        (["osae-from-noise"], "no recipe 'osae-from-noise'"),
-        (["pythia-70m,topk"], "a setting in place of RECIPE stands alone"),
-        (["topk", "--set", "lr.speed=3"], "no field 'speed'"),
+        (["topk,topk"], "RECIPE topk,topk: give topk once."),
+        (["osae-from-noise"], "osae-from-noise is a recipe for activations: add --data"),
+        (["pythia-70m,topk"], "a setting given as RECIPE cannot be combined with other recipes"),
+        (["topk", "--set", "lr.peek=3"], "--set lr.peek=3: lr has no field 'peek': did you mean peak?"),
+        (["topk", "--set", "lrr.peak=3"], "a recipe has no field 'lrr': did you mean lr?"),
+        (["topk", "--set", "revival.speed=3"], "revival has no field 'speed': there are k, coefficient"),
+        (["topk", "--set", "sae.size=3"], "no field 'size'"),
         (["topk", "--set", "lr.peak=fast"], "is not JSON"),
-        (["topk", "--set", "lr.peak=NaN"], "NaN is not finite"),
-        (["topk", "--set", "lr.peak=1e999"], "1e999 is not finite"),
-        (["topk", "--set", 'lr.peak="fast"'], "wrong kind"),
-        (["topk", "--world-active", "200"], "ask for 1 to 100"),
+        (["topk", "--set", "lr.peak=NaN"], "--set lr.peak=NaN: give a finite number."),
+        (["topk", "--set", "lr.peak=nan"], "--set lr.peak=nan: give a finite number."),
+        (["topk", "--set", "lr.peak=1e999"], "give a finite number."),
+        (["topk", "--set", "lr.peak=[1e999]"], "1e999 is not finite"),
+        (["topk", "--set", 'lr.peak="fast"'], "wrong type"),
+        (["topk", "--world-active", "200"], "--world-active 200 exceeds the world's 100 atoms"),
         (["topk", "--world-samples", "100"], "--batch 500 exceeds the world's 100 samples"),
         (["topk", "--snapshots", "99999999"], "snapshot at 99999999 samples"),
         (["topk", "--data", "DATA"], "--units and --k must be given"),
-        (["topk", "--data", "DATA", "--live"], "give one of them"),
+        (["topk", "--data", "DATA", "--live"], "give only one"),
         (["topk", "--data", "nowhere", *SIZES], "there is no such file or folder"),
         (["topk", "--live", *SIZES], "--live needs --model, --tokens, --layer or --module, --text or"),
-        (["topk", "--live", "--layer", "1", "--module", "m"], "--layer and --module both name a place"),
+        (["topk", "--live", "--layer", "1", "--module", "m"], "--layer and --module are mutually exclusive"),
         (["topk", "--setting", "gpt-5"], "--setting gpt-5: give one of pythia-70m"),
         (["topk", "--setting", "pythia-70m", "--dataset", "c4"], "no text 'c4' in this setting"),
         (["topk", "--setting", "pythia-70m", "--text", "a.txt"], "--text is fixed by --setting pythia-70m"),
-        (["topk", "--data", "DATA", *SIZES, "--epochs", "2", "--tokens", "5"], "--epochs 2 goes with --data"),
+        (
+            ["topk", "--data", "DATA", *SIZES, "--epochs", "2", "--tokens", "5"],
+            "can only be used with --data",
+        ),
         (["topk", "--data", "DATA", *SIZES, "--batch", "7000"], "--batch 7000 exceeds the 600 rows"),
         (["topk", "--tokens", "5"], "a world has samples, not tokens"),
-        (["topk", "--context", "64"], "--context is of a language model"),
-        (["topk", "--data", "DATA", *SIZES, "--bos", "yes"], "--bos comes too late for --data"),
-        (["topk", "--data", "DATA", *SIZES, "--world-zipf", "1"], "--world-zipf is of a synthetic world"),
+        (["topk", "--context", "64"], "--context applies to language models only: add --live or --setting."),
+        (["topk", "--data", "DATA", *SIZES, "--bos", "yes"], "--bos has no effect with --data"),
+        (
+            ["topk", "--data", "DATA", *SIZES, "--world-zipf", "1"],
+            "--world-zipf applies to synthetic worlds only: remove it.",
+        ),
         (["topk", "--log", "paper"], "--log paper: give one of tensorboard, wandb, trackio"),
         (["topk", "--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
+        (["topk", "--seeds", "0,0"], "--seeds 0,0: give 0 once."),
+        (["topk", "--seeds=-1"], "--seeds -1: give a whole number of at least 0."),
+        (["topk", "--units", "3"], "--k 5 exceeds the SAE's 3 units: give at most 3."),
+        (["topk", "--k", "101"], "--k 101 exceeds the SAE's 100 units: give at most 100."),
+        (["topk", "--setting", "pythia-70m", "--units", "79"], "--k 80 exceeds the SAE's 79 units"),
+        (
+            ["topk", "--context", "1", "--skip-positions", "5"],
+            "--skip-positions 5 leaves nothing of a --context of 1",
+        ),
+        (["topk", "--context", "1"], "--skip-positions 1 leaves nothing of a --context of 1"),
         (["topk", "--max-norm", "0.5"], "--max-norm 0.5: give at least 1, or 0"),
     ],
     ids=str,
@@ -175,4 +228,24 @@ def test_an_interrupted_run_says_how_to_resume_it(tmp_path, monkeypatch, capsys)
 
 def test_resume_refuses_what_holds_no_run(tmp_path, capsys):
     assert main(["resume", str(tmp_path / "nowhere")]) == 2
-    assert "no run" in capsys.readouterr().err
+    assert "nowhere: there is no such file or folder." in capsys.readouterr().err
+    assert main(["resume", str(tmp_path)]) == 2
+    assert "has no run.json, so there is no run to resume" in capsys.readouterr().err
+
+
+def test_nothing_is_trained_into_a_folder_that_is_in_use(tmp_path, capsys):
+    sae = SAE(SAEConfig(10, 8, TopK(2)))
+    sae.save(tmp_path / "sae")
+    before = (tmp_path / "sae" / "sae.safetensors").read_bytes()
+    (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    for name, message in (
+        ("sae", "sae already contains files: give a new or empty folder."),
+        ("file", "is a file: give a new or empty folder."),
+        ("run", f"run already contains a run: run `osae resume {tmp_path}/run` to continue."),
+    ):
+        assert main(["train", "topk", *WORLD, "--out", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
+    assert (tmp_path / "sae" / "sae.safetensors").read_bytes() == before
+    assert sorted(path.name for path in (tmp_path / "sae").iterdir()) == ["sae.json", "sae.safetensors"]

@@ -23,10 +23,10 @@ OUT = Path("runs")
         ({"seeds": 1}, "--seeds 1: give a whole number of at least 2"),
         ({"methods": ("topk", "topk")}, "give topk once"),
         ({"rates": (0.0,)}, "--rates 0: give a number above 0"),
-        ({"k": 9, "units": 8}, "--k 9 exceeds --units 8"),
+        ({"k": 9, "units": 8}, "--k 9 exceeds the SAE's 8 units"),
         ({"data": ("a=1", "a=2")}, "two texts are called 'a'"),
-        ({"data": ("a=1",), "model": "gpt2"}, "--model is for harvesting"),
-        ({"data": ("a=1",), "rows": 100}, "--rows is for harvesting"),
+        ({"data": ("a=1",), "model": "gpt2"}, "--model applies to harvesting"),
+        ({"data": ("a=1",), "rows": 100}, "--rows applies to harvesting"),
     ],
 )
 def test_bad_requests_are_refused(options, message):

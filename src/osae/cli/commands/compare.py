@@ -1,23 +1,21 @@
-"""`osae compare`: how consistent SAEs are, whoever trained them."""
+"""`osae compare`: how consistent SAEs from any library are."""
 
-import gc
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from osae.cli import startup
 from osae.cli.command import Command
-from osae.cli.outputs import add_command, check_files, write_files
+from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
     SAE_OR_RUN,
-    Orientation,
     ResultFiles,
     orientation_option,
     prefixes_option,
 )
 from osae.cli.terminal import Progress
+from osae.interop.formats import Orientation
 from osae.options import option
 
 
@@ -53,14 +51,11 @@ class CompareOptions(ResultFiles):
 
 def run(options: CompareOptions, line: str) -> int:
     """Compare the SAEs, print the tables and write the files."""
-    check_files((options.json, options.csv, options.html))
-    # a core is left to the second thread, which computes chance levels
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 2) - 1)))
-    from osae import compare, report
+    check_study(options, *options.saes, options.data)
+    startup.leave_a_core()
+    from osae import compare
 
-    if "triton" not in sys.modules:  # which has to be collected, and reports a leak otherwise
-        gc.freeze()  # what was imported is no garbage: looking for some there would take half a second
-
+    startup.freeze_imports()
     with Progress("osae compare") as progress:
         result = compare(
             options.saes,
@@ -74,15 +69,12 @@ def run(options: CompareOptions, line: str) -> int:
             orientation=options.orientation,
             progress=progress,
         )
-    result = add_command(result, line)
-    report.show(result)
-    write_files(result, options)
-    return 0
+    return finish_study(result, options, line)
 
 
 COMMAND = Command(
     "compare",
-    "Measure how consistent SAEs are, whoever trained them: every pair, beside its chance level.",
+    "Measure how consistent SAEs from any library are: every pair, with its chance level.",
     CompareOptions,
     run,
     examples=(

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from osae.cli.command import Command
+from osae.cli.inputs import check_present
 from osae.cli.outputs import check_new_folder
-from osae.cli.shared_options import SAE, Orientation, orientation_option
-from osae.options import Options, option
-
-Target = Literal["saelens", "dictionary_learning", "sparsify", "osae"]
+from osae.cli.shared_options import SAE, orientation_option
+from osae.interop.formats import DESCRIBED, Orientation, Target
+from osae.options import Options, option, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,19 +17,25 @@ class ConvertOptions(Options):
 
     sae: str = option(SAE, positional=True, metavar="SAE")
     out: Path = option("new or empty folder", positional=True, metavar="OUT")
-    to: Target = option("the library that is to read it")
+    to: Target = option("target library")
     model: str | None = option(
-        "name of the model, if the file does not say or says it wrongly", default=None, metavar="NAME"
+        "name of the model, if the file does not name it or names the wrong one", default=None, metavar="NAME"
     )
     layer: int | None = option(
-        "block of the model whose output the activations are, likewise", default=None, least=0
+        "block of the model whose output the activations are, if the file does not say", default=None, least=0
     )
     orientation: Orientation | None = orientation_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.to not in DESCRIBED:
+            refuse(self, ("model", "layer"), f"cannot be stored with --to {self.to}: remove it.")
 
 
 def run(options: ConvertOptions, line: str) -> int:
     """Convert the SAE and print what there is to know about it."""
     check_new_folder(options.out)
+    check_present(options.sae)
     from osae.report.text import visible
     from osae.studies.convert import convert
 

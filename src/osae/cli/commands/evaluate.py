@@ -1,10 +1,11 @@
 """`osae evaluate`: how well SAEs of any library reconstruct activations, and what a model loses by it."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
-from osae.cli.outputs import add_command, check_files, write_files
+from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
     MODEL,
@@ -15,6 +16,8 @@ from osae.cli.shared_options import (
 from osae.cli.terminal import Progress
 from osae.options import device_option, option, refuse
 
+LANGUAGE_ONLY = ("text", "tokens", "device")  # options that only the cross-entropy uses
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(ResultFiles):
@@ -22,7 +25,9 @@ class EvaluateOptions(ResultFiles):
 
     saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
     data: Path = option(f"held-out {DATA}", metavar="DATA")
-    prefixes: tuple[int, ...] | None = prefixes_option("prefix lengths besides 1, 2, 4, ... and all units")
+    prefixes: tuple[int, ...] | None = prefixes_option(
+        "additional prefix lengths (1, 2, 4, ... and all units are always included)"
+    )
     model: str = option(
         "language model for the cross-entropy; auto: the one that the activations are from",
         default="auto",
@@ -41,14 +46,28 @@ class EvaluateOptions(ResultFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model == "none":
-            why = "is for the cross-entropy, which --model none leaves out: leave out one of them."
-            refuse(self, ("text", "tokens", "device"), why)
+            why = "applies to the cross-entropy, which --model none leaves out: remove one of them."
+            refuse(self, LANGUAGE_ONLY, why)
+
+
+def _check_language(options: EvaluateOptions) -> None:
+    """Raise `ValueError` if options for the language model are given and there is none to run."""
+    if options.model == "auto" and not _names_model(options.data / "manifest.json"):
+        why = f"has no effect: {options.data} does not name a language model. Remove it."
+        refuse(options, LANGUAGE_ONLY, why)
+
+
+def _names_model(manifest: Path) -> bool:
+    try:
+        return "harvest" in json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):  # damage is reported by whoever opens the data
+        return False
 
 
 def run(options: EvaluateOptions, line: str) -> int:
     """Evaluate the SAEs, print the tables and write the files."""
-    check_files((options.json, options.csv, options.html))
-    from osae import report
+    check_study(options, *options.saes, options.data)
+    _check_language(options)
     from osae.studies.evaluate import evaluate
 
     with Progress("osae evaluate") as progress:
@@ -62,10 +81,7 @@ def run(options: EvaluateOptions, line: str) -> int:
             device=options.device,
             progress=progress,
         )
-    result = add_command(result, line)
-    report.show(result)
-    write_files(result, options)
-    return 0
+    return finish_study(result, options, line)
 
 
 COMMAND = Command(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from osae.cli.command import Command
 from osae.cli.language import LanguageOptions, build_harvest
+from osae.cli.outputs import check_folder
 from osae.cli.shared_options import model_option, tokens_option
 from osae.cli.terminal import Progress
 from osae.options import device_option, option
@@ -28,13 +29,14 @@ class HarvestOptions(LanguageOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layer is None and self.module is None:
-            raise ValueError("--layer or --module must be given: it says where in the model to look.")
+            raise ValueError("--layer or --module is required: it selects where activations are taken.")
         if not self.text and self.dataset is None:
-            raise ValueError("--text or --dataset must be given: it says what the model reads.")
+            raise ValueError("--text or --dataset is required: it selects the text to run.")
 
 
 def run(options: HarvestOptions, line: str) -> int:
     """Harvest the activations and print what was made."""
+    check_folder(options.out)
     spec = build_harvest(options.model, options.tokens, options)
     from osae.data.harvest import BATCH_TOKENS, harvest
     from osae.report.text import visible

@@ -1,12 +1,14 @@
-"""`osae inspect`: what a file or folder holds."""
+"""`osae inspect`: what is in a file or folder."""
 
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from osae.cli.command import Command
-from osae.cli.shared_options import Orientation, orientation_option
+from osae.cli.inputs import check_present
+from osae.cli.shared_options import orientation_option
 from osae.cli.terminal import Progress
+from osae.interop.formats import Orientation
 from osae.options import Options, option, refuse
 
 if TYPE_CHECKING:
@@ -26,19 +28,28 @@ class InspectOptions(Options):
 
 
 def run(options: InspectOptions, line: str) -> int:
-    """Print what the path holds, a fact on each line."""
+    """Describe the file or folder, with one fact on each line."""
+    check_present(options.path)
     from osae.data.shards import Shards, is_shards
     from osae.studies.subjects import open_subject
 
     if is_shards(options.path):
-        refuse(options, ("orientation",), f"is for bare decoders, and {options.path} holds activations.")
+        refuse(
+            options,
+            ("orientation",),
+            f"applies to bare decoders only, and {options.path} contains activations: remove it.",
+        )
         shards = Shards(options.path)
         if options.verify:
             with Progress("osae inspect") as progress:
                 shards.verify(lambda done, total: progress(done, total, "checked"))
         _print_facts(_describe_shards(shards))
     else:
-        refuse(options, ("verify",), f"is for activations, and {options.path} holds none.")
+        refuse(
+            options,
+            ("verify",),
+            f"applies to activations only, and {options.path} is not a folder of activations: remove it.",
+        )
         _print_facts(_describe_sae(open_subject(options.path, orientation=options.orientation)))
     return 0
 
@@ -112,7 +123,7 @@ def _print_facts(facts: Facts) -> None:
 
 COMMAND = Command(
     "inspect",
-    "Tell what a file or folder holds: an SAE of any library, or activations.",
+    "Describe a file or folder: an SAE of any library, or activations.",
     InspectOptions,
     run,
     examples=("osae inspect runs/mine/osae-seed0", "osae inspect acts --verify"),

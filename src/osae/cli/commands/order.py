@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from osae.cli.command import Command
+from osae.cli.inputs import check_present
 from osae.cli.outputs import add_command, check_new_folder
 from osae.cli.shared_options import DATA, SAE
 from osae.cli.terminal import Progress
 from osae.options import Options, option
+from osae.results.ordering import By
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class OrderOptions(Options):
     sae: str = option(SAE, positional=True, metavar="SAE")
     data: Path = option(DATA, metavar="DATA")
     out: Path = option("new folder for the ordered SAE, in osae's format", metavar="DIR")
-    by: Literal["gain", "energy", "frequency"] = option(
+    by: By = option(
         "gain: next comes the unit that lowers the error most; energy: what each explains alone; frequency: "
         "how often it fires",
         default="gain",
@@ -28,6 +29,7 @@ class OrderOptions(Options):
 def run(options: OrderOptions, line: str) -> int:
     """Order the units, print how far they moved and save the SAE."""
     check_new_folder(options.out)
+    check_present(options.sae, options.data)
     from osae import report
     from osae.studies.order import order
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from osae.cli.command import Command
-from osae.experiments.lm.settings import SETTINGS
+from osae.cli.commands.train import WORLD_BATCH, WORLD_EPOCHS
+from osae.experiments.lm.settings import DEFAULT, SETTINGS
 from osae.experiments.methods import ACTIVATION_METHODS
 from osae.options import Options, option
 
@@ -16,19 +17,19 @@ class RecipesOptions(Options):
     """Which recipe to print, and for what."""
 
     name: str | None = option(
-        "print this recipe, or setting, in full as JSON",
+        f"print this recipe or setting in full as JSON; a recipe has the sizes of {DEFAULT}",
         default=None,
         positional=True,
         metavar="RECIPE",
         choices=(*ACTIVATION_METHODS, *SETTINGS),
         shown="list all",
     )
-    worlds: bool = option("print the recipe as it is on synthetic worlds, not on activations", default=False)
+    worlds: bool = option("print the recipe for synthetic worlds, with the sizes of table 1", default=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.worlds and (self.name is None or self.name in SETTINGS):
-            raise ValueError("--worlds goes with the name of a recipe: give a RECIPE.")
+            raise ValueError("--worlds requires a RECIPE.")
 
 
 def run(options: RecipesOptions, line: str) -> int:
@@ -43,14 +44,18 @@ def run(options: RecipesOptions, line: str) -> int:
 def _describe(name: str, *, worlds: bool) -> Any:
     """Return a recipe, or the recipe and the data of a setting, as JSON."""
     from osae.config import to_json
+    from osae.data.worlds import SparseWorld
     from osae.recipes import Task, recipe, world_recipe
 
     if name in SETTINGS:
         known = SETTINGS[name]
         made = recipe("osae-paper", known.task(), start=known.start)
         return {"recipe": to_json(made), "source": to_json(known.harvest(next(iter(known.texts))))}
-    example = Task(width=80, units=100, k=5, samples=3_000_000)
-    return to_json((world_recipe if worlds else recipe)(name, example))
+    if worlds:
+        world = SparseWorld()
+        size = Task(world.width, world.units, world.active, int(WORLD_EPOCHS * world.samples), WORLD_BATCH)
+        return to_json(world_recipe(name, size))
+    return to_json(recipe(name, SETTINGS[DEFAULT].task()))
 
 
 def _print_list() -> None:

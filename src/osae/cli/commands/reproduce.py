@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from osae.cli.command import Command, Group
+from osae.cli.outputs import check_folder
 from osae.cli.terminal import Progress
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> int:
     """Run the experiment, print its tables and claims, and write results, figures and a page."""
+    check_folder(options.out)
     from osae import report
     from osae.experiments.jobs import sum_seconds
     from osae.locks import lock
@@ -67,7 +69,7 @@ def find_commands() -> Mapping[str, Command]:
 
 COMMAND = Group(
     "reproduce",
-    "Run an experiment of the paper and print our numbers beside the published ones.",
+    "Run an experiment of the paper and print our numbers next to the published ones.",
     "experiment",
     find_commands,
     examples=("osae reproduce toy --quick --out runs/demo", "osae reproduce zipf --help"),

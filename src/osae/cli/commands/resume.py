@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from osae.cli.command import Command
+from osae.cli.inputs import check_run
 from osae.cli.terminal import Progress, plain_warnings, report_stop, say
 from osae.options import Options, device_option, option
 from osae.training.logs import KINDS
@@ -48,6 +49,7 @@ class ResumeOptions(Options):
 
 def run(options: ResumeOptions, line: str) -> int:
     """Train the SAEs of the run to the end."""
+    check_run(options.run)
     return train_to_end(options.run, device=options.device, log=options.log, on_nan=options.on_nan)
 
 

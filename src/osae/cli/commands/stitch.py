@@ -1,10 +1,10 @@
-"""`osae stitch`: what a larger SAE knows that a smaller one does not."""
+"""`osae stitch`: which features of a larger SAE a smaller one lacks."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
-from osae.cli.outputs import add_command, check_files, write_files
+from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import DATA, SAE, ResultFiles
 from osae.cli.terminal import Progress
 from osae.options import option
@@ -21,21 +21,17 @@ class StitchOptions(ResultFiles):
 
 def run(options: StitchOptions, line: str) -> int:
     """Stitch the units of the larger SAE into the smaller one, print the tables and write the files."""
-    check_files((options.json, options.csv, options.html))
-    from osae import report
+    check_study(options, options.small, options.large, options.data)
     from osae.studies.stitch import stitch
 
     with Progress("osae stitch") as progress:
         result = stitch(options.small, options.large, options.data, progress=progress)
-    result = add_command(result, line)
-    report.show(result)
-    write_files(result, options)
-    return 0
+    return finish_study(result, options, line)
 
 
 COMMAND = Command(
     "stitch",
-    "Find what a larger SAE knows that a smaller one does not, unit by unit.",
+    "Find which features of a larger SAE a smaller one lacks.",
     StitchOptions,
     run,
     examples=("osae stitch small large --data acts --json stitch.json",),

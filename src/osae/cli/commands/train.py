@@ -1,19 +1,22 @@
 """`osae train`: SAEs on a synthetic world, on activations on disk, or straight from a language model."""
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osae.cli import language
+from osae.cli.changes import parse_changes
 from osae.cli.command import Command
 from osae.cli.commands.resume import log_option, on_nan_option, train_to_end
+from osae.cli.inputs import check_present
 from osae.cli.language import LanguageOptions, build_harvest
+from osae.cli.outputs import check_new_folder
 from osae.cli.shared_options import DATA
+from osae.experiments.lm.settings import BATCH as DATA_BATCH
 from osae.experiments.lm.settings import SETTINGS, find_setting
-from osae.experiments.methods import ACTIVATION_METHODS
+from osae.experiments.methods import ACTIVATION_METHODS, STARTS, WORLD_METHODS
+from osae.experiments.options import check_distinct
 from osae.experiments.worlds.options import WorldOptions
 from osae.options import device_option, list_options, option, refuse
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 WORLD_NAMES = tuple(declared.name for declared in list_options(WorldOptions))
 WORLD_EPOCHS, WORLD_BATCH = 30.0, 500
-DATA_EPOCHS, DATA_BATCH = 1.0, 2048
+DATA_EPOCHS = 1.0
 NOTES = """what to train on:
   by default      a synthetic world (options under "world")
   --data DATA     activations on disk, from `osae harvest`
@@ -45,17 +48,17 @@ class TrainOptions(LanguageOptions, WorldOptions):
         choices=(*ACTIVATION_METHODS, *SETTINGS),
     )
     out: Path = option("new folder for the run", metavar="RUN")
-    seeds: tuple[int, ...] = option("training seeds", default=(0,), metavar="0,1,...")
+    seeds: tuple[int, ...] = option("training seeds", default=(0,), metavar="0,1,...", least=0)
     data: Path | None = option(f"train on {DATA}", default=None, metavar="DATA")
     live: bool = option("train straight from a language model", default=False)
     setting: str | None = option(
         "a known language-model setting (below)", default=None, choices=tuple(SETTINGS)
     )
     units: int | None = option(
-        "units of the SAE", default=None, shown="as many as the world or the setting has", least=1
+        "units of the SAE", default=None, shown="taken from the world or the setting", least=1
     )
     k: int | None = option(
-        "active units in a code", default=None, shown="as many as the world or the setting has", least=1
+        "active units in a code", default=None, shown="taken from the world or the setting", least=1
     )
     epochs: float | None = option(
         "passes over the samples",
@@ -70,7 +73,7 @@ class TrainOptions(LanguageOptions, WorldOptions):
     start: str | None = option(
         "start from the principal directions of the data, or from noise",
         default=None,
-        choices=("data", "noise"),
+        choices=STARTS,
         shown="that of the setting, or else of the recipe",
     )
     set: tuple[str, ...] = option(
@@ -80,7 +83,10 @@ class TrainOptions(LanguageOptions, WorldOptions):
         entries="repeated",
     )
     snapshots: tuple[int, ...] = option(
-        "keep the SAEs after so many samples (0 is always kept)", default=(), metavar="N,...", least=0
+        "save the SAEs after these numbers of samples (0 is always saved)",
+        default=(),
+        metavar="N,...",
+        least=0,
     )
     checkpoint_seconds: float = option("time between checkpoints", default=60.0, least=0)
     on_nan: str = on_nan_option("stop")
@@ -90,14 +96,21 @@ class TrainOptions(LanguageOptions, WorldOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(name in SETTINGS for name in self.recipes) and len(self.recipes) + bool(self.setting) > 1:
-            raise ValueError("a setting in place of RECIPE stands alone: give --setting and recipes instead.")
+            raise ValueError(
+                "a setting given as RECIPE cannot be combined with other recipes: use --setting."
+            )
+        check_distinct("RECIPE", self.recipes)
+        check_distinct("--seeds", self.seeds)
         parse_changes(self.set)
         if self.data is not None and self.live:
-            raise ValueError("--live takes activations from a model and --data from disk: give one of them.")
+            raise ValueError("--live takes activations from a model and --data from disk: give only one.")
         if self.on_world:
             self._check_world()
         else:
             self._check_activations()
+        units, k = self.shape
+        if units is not None and k is not None and k > units:
+            raise ValueError(f"--k {k} exceeds the SAE's {units} units: give at most {units}.")
 
     @property
     def on_world(self) -> bool:
@@ -114,25 +127,38 @@ class TrainOptions(LanguageOptions, WorldOptions):
         """The recipes to train."""
         return ("osae-paper",) if self.recipes[0] in SETTINGS else self.recipes
 
+    @property
+    def shape(self) -> tuple[int | None, int | None]:
+        """The number of units and of active units: as given, or else of the setting or of the world."""
+        known = SETTINGS[self.known_setting] if self.known_setting else None
+        units, k = (known.units, known.k) if known else (None, None)
+        if self.on_world:
+            units, k = self.world_size("units"), self.world_size("active")
+        return self.units or units, self.k or k
+
     def _check_world(self) -> None:
+        if absent := [name for name in self.recipes if name not in WORLD_METHODS]:
+            raise ValueError(f"{absent[0]} is a recipe for activations: add --data, --live or --setting.")
         if self.tokens is not None:
             raise ValueError(f"--tokens {self.tokens}: a world has samples, not tokens; give --epochs.")
-        refuse(self, language.NAMES, "is of a language model: give --live or --setting with it.")
+        refuse(self, language.NAMES, "applies to language models only: add --live or --setting.")
 
     def _check_activations(self) -> None:
-        refuse(self, WORLD_NAMES, "is of a synthetic world: leave it out.")
+        refuse(self, WORLD_NAMES, "applies to synthetic worlds only: remove it.")
         if self.epochs and (self.tokens or not self.data):
-            raise ValueError(f"--epochs {self.epochs:g} goes with --data and without --tokens: leave it out.")
+            raise ValueError(
+                f"--epochs {self.epochs:g} can only be used with --data, and not together with --tokens."
+            )
         if self.data is not None:
-            late = f"comes too late for --data {self.data}, which is harvested already: leave it out."
+            late = f"has no effect with --data {self.data}, which is already harvested: remove it."
             refuse(self, language.NAMES, late)
         elif self.known_setting and self.model is None:
-            fixed = f"is fixed by --setting {self.known_setting}: give --model with it."
+            fixed = f"is fixed by --setting {self.known_setting}: add --model to change it."
             refuse(self, ("text", *language.PLACE), fixed)
         else:
             self._check_live()
         if not self.known_setting and (self.units is None or self.k is None):
-            raise ValueError("--units and --k must be given: activations do not say how many.")
+            raise ValueError("--units and --k must be given: they cannot be inferred from activations.")
 
     def _check_live(self) -> None:
         """Raise `ValueError` if something is missing to take activations straight from a model."""
@@ -146,26 +172,14 @@ class TrainOptions(LanguageOptions, WorldOptions):
             raise ValueError(f"--live needs {', '.join(missing)}; or give --setting alone.")
 
 
-def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of PATH=JSON by path."""
-    found = {}
-    for change in changes:
-        path, _, text = change.partition("=")
-        try:
-            found[path] = json.loads(text, parse_float=_parse_number, parse_constant=_parse_number)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"--set {change}: {text!r} is not JSON ({error}); write PATH=JSON.") from None
-    return found
-
-
-def _parse_number(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not finite")
-    return number
-
-
 def run(options: TrainOptions, line: str) -> int:
     """Create the run and train its SAEs to the end."""
+    if (options.out / "run.json").exists():
+        raise ValueError(
+            f"{options.out} already contains a run: run `osae resume {options.out}` to continue."
+        )
+    check_new_folder(options.out)
+    check_present(options.data)
     source, recipes = plan(options)
     from osae.training import run as runs
 

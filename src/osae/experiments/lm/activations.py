@@ -14,7 +14,7 @@ from osae.data.text import Text, TextFiles, check_readable
 from osae.experiments.lm.options import LMOptions, parse_names
 from osae.progress import Progress
 
-HELD_OUT_SHARE = 16  # there is one held-out row for so many training rows
+HELD_OUT_SHARE = 16  # one row is held out for this many training rows
 TEST_ROWS = 60_000
 QUICK_LAYER = 5  # of the packaged model
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from osae.data.places import check_layer
 from osae.experiments.lm.settings import DEFAULT, SETTINGS, Setting
 from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, STARTS
 from osae.experiments.options import QUICK_SEEDS, SeedOptions, check_distinct, jobs_option, seeds_option
@@ -23,7 +24,7 @@ class LMOptions(SeedOptions):
     some that come with Python.
     """
 
-    jobs: int | None = jobs_option("as many as cores; on a GPU 1")
+    jobs: int | None = jobs_option("one per core; 1 on a GPU")
     seeds: int | None = seeds_option(f"{THE_SETTINGS}, with --quick {QUICK_SEEDS}", least=2)
     methods: tuple[str, ...] = option("recipes to train", default=LM_METHODS, choices=ACTIVATION_METHODS)
     setting: str | None = option(
@@ -40,7 +41,7 @@ class LMOptions(SeedOptions):
         entries="repeated",
     )
     data: tuple[str, ...] = option(
-        "activations written by `osae harvest`, with SHARDS-held-out beside them; give two",
+        "activations written by `osae harvest`, with SHARDS-held-out next to them; give two",
         default=(),
         metavar="NAME=SHARDS",
         entries="repeated",
@@ -80,10 +81,13 @@ class LMOptions(SeedOptions):
             check_distinct(flag, values)
         if self.data:
             refuse(
-                self, HARVESTING, "is for harvesting, and --data gives activations: leave one of them out."
+                self, HARVESTING, "applies to harvesting, and --data gives activations: remove one of them."
             )
-        if self.k and self.units and self.k > self.units:
-            raise ValueError(f"--k {self.k} exceeds --units {self.units}: ask for at most {self.units}.")
+        units, k = self.units or self.known().units, self.k or self.known().k
+        if k > units and (self.k or self.units):
+            raise ValueError(f"--k {k} exceeds the SAE's {units} units: give at most {units}.")
+        if self.layer is not None and self.model is None:
+            check_layer(self.layer, self.known().blocks)
         parse_names(self.text)
         parse_names(self.data)
 
@@ -104,6 +108,6 @@ def parse_names(words: Sequence[str]) -> dict[str, str]:
         if not name.strip(".") or "/" in name or not value:
             raise ValueError(f"{word!r}: write NAME=..., such as wikipedia=texts/wikipedia.jsonl.xz.")
         if name in found:
-            raise ValueError(f"two texts are called {name!r}: give each a name of its own.")
+            raise ValueError(f"two texts are called {name!r}: give each its own name.")
         found[name] = value
     return found

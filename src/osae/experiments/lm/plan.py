@@ -56,7 +56,7 @@ class Plan:
     groups: int = GROUPS
     rates: tuple[float, ...] = RATES
     tuning_tokens: int = 500_000
-    stitch: int = 2  # the larger SAE has so many times the units; 0 for no stitching
+    stitch: int = 2  # the larger SAE has this many times the units; 0 for no stitching
     workers: int = 2
     device: str = "cpu"
 

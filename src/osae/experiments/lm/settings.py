@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from osae.data.text import HubText, Text
+from osae.suggestions import list_choices
 
 if TYPE_CHECKING:
     from osae.data.harvest import Harvest
@@ -27,6 +28,7 @@ class Setting:
     layer: int
     texts: Mapping[str, Text]
     width: int
+    blocks: int  # of the model, so that a layer can be checked without it
     units: int = 4096
     k: int = 80
     tokens: int = 50_000_000
@@ -35,7 +37,7 @@ class Setting:
     groups: int = GROUPS
     context: int = 128
     start: Literal["noise", "data"] = "noise"
-    stitch: int = 16  # the larger SAE has so many times the units
+    stitch: int = 16  # the larger SAE has this many times the units
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -47,7 +49,7 @@ class Setting:
         from osae.data.harvest import Harvest
 
         if text not in self.texts:
-            raise ValueError(f"no text {text!r} in this setting: there are {', '.join(self.texts)}.")
+            raise ValueError(f"no text {text!r} in this setting: {list_choices(text, self.texts)}")
         part = replace(self.texts[text], part="train")
         return Harvest(self.model, part, self.tokens, layer=self.layer, context=self.context)
 
@@ -60,13 +62,14 @@ class Setting:
 
 PAPERS_TEXTS = {"pile": HubText("monology/pile-uncopyrighted"), "dolma": HubText("allenai/dolma:v1_6-sample")}
 SETTINGS = {
-    "pythia-70m": Setting("EleutherAI/pythia-70m", 3, PAPERS_TEXTS, width=512),
-    "gemma-2-2b": Setting("google/gemma-2-2b", 12, PAPERS_TEXTS, width=2304, seeds=9),
+    "pythia-70m": Setting("EleutherAI/pythia-70m", 3, PAPERS_TEXTS, width=512, blocks=6),
+    "gemma-2-2b": Setting("google/gemma-2-2b", 12, PAPERS_TEXTS, width=2304, blocks=26, seeds=9),
     "smollm2-135m": Setting(
         "HuggingFaceTB/SmolLM2-135M",
         10,
         {"wikipedia": HubText("wikimedia/wikipedia:20231101.en"), "pile": PAPERS_TEXTS["pile"]},
         width=576,
+        blocks=30,
         start="data",
         stitch=2,
     ),
@@ -77,5 +80,5 @@ DEFAULT = "smollm2-135m"
 def find_setting(name: str) -> Setting:
     """Return the named setting."""
     if name not in SETTINGS:
-        raise ValueError(f"no setting {name!r}: there are {', '.join(SETTINGS)}.")
+        raise ValueError(f"no setting {name!r}: {list_choices(name, SETTINGS)}")
     return SETTINGS[name]

@@ -30,7 +30,7 @@ def make_folder(out: Path, folder: Path = Path()) -> Path:
 def draw_groups(
     groups: Sequence[Group], world: SparseWorld, out: Path, *, folder: Path = Path(), about: str = ""
 ) -> Iterator[Figure]:
-    """Draw where each true atom is found, and two seeds of every method beside the truth.
+    """Draw where each true atom is found, and two seeds of every method next to the truth.
 
     `folder` is that of the figures below `out`; `about` starts every caption.
     """

@@ -12,7 +12,7 @@ from osae.experiments.options import (
     check_distinct,
     seeds_option,
 )
-from osae.options import Options, option
+from osae.options import Options, list_options, option
 
 if TYPE_CHECKING:
     from osae.data.worlds import SparseWorld
@@ -29,15 +29,41 @@ EPOCHS, QUICK_EPOCHS = (1, 3, 10, 25), (1, 3)
 EXPONENTS, QUICK_EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
 
 
-def world_option(field: str, shown: float) -> Any:
-    """Declare an option for a field of the world; `shown` is what the experiment's world has by default."""
+TABLE_1: dict[str, float] = {
+    "width": 80,
+    "units": 100,
+    "active": 5,
+    "zipf": 1.2,
+    "samples": 100_000,
+    "seed": 0,
+}
+"""The defaults of `osae.data.worlds.SparseWorld`, which needs torch; a test compares the two."""
+
+
+def world_option(field: str, shown: float | None = None) -> Any:
+    """Declare an option for a field of the world; `shown` is its default where it is not that of table 1."""
     help, least = WORLD_FIELDS[field]
-    return option(help, default=None, least=least, group="world", shown=f"{shown:.12g}")
+    value = TABLE_1[field] if shown is None else shown
+    return option(help, default=None, least=least, group="world", shown=f"{value:.12g}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldChoices(Options):
     """Options that change fields of a world; each experiment declares those that it has a use for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.world_size("active") > self.world_size("units"):
+            raise ValueError(
+                f"--world-active {self.world_size('active'):g} exceeds the world's "
+                f"{self.world_size('units'):g} atoms: give at most that many, or more --world-units."
+            )
+
+    def world_size(self, field: str) -> int:
+        """Return a size of the world, as given or by default; that of table 1 if there is no such option."""
+        shown = {declared.name: declared.default_text for declared in list_options(type(self))}
+        default = int(shown.get(f"world_{field}", TABLE_1[field]))
+        return getattr(self, f"world_{field}", None) or default
 
     def world_changes(self) -> dict[str, Any]:
         """Return the fields of the world that were given, by name."""
@@ -49,12 +75,12 @@ class WorldChoices(Options):
 class WorldOptions(WorldChoices):
     """The Gaussian world of table 1, and what of it may be changed."""
 
-    world_width: int | None = world_option("width", 80)
-    world_units: int | None = world_option("units", 100)
-    world_active: int | None = world_option("active", 5)
-    world_zipf: float | None = world_option("zipf", 1.2)
-    world_samples: int | None = world_option("samples", 100_000)
-    world_seed: int | None = world_option("seed", 0)
+    world_width: int | None = world_option("width")
+    world_units: int | None = world_option("units")
+    world_active: int | None = world_option("active")
+    world_zipf: float | None = world_option("zipf")
+    world_samples: int | None = world_option("samples")
+    world_seed: int | None = world_option("seed")
 
     def world(self) -> "SparseWorld":
         """Return the world that the options describe."""
@@ -87,10 +113,10 @@ class ToyOptions(MethodOptions, WorldOptions, SeedOptions):
 class SizesOptions(MethodOptions, WorldChoices, SeedOptions):
     """The options of table 1 at smaller dictionaries, which set the atoms themselves."""
 
-    world_width: int | None = world_option("width", 80)
-    world_zipf: float | None = world_option("zipf", 1.2)
-    world_samples: int | None = world_option("samples", 100_000)
-    world_seed: int | None = world_option("seed", 0)
+    world_width: int | None = world_option("width")
+    world_zipf: float | None = world_option("zipf")
+    world_samples: int | None = world_option("samples")
+    world_seed: int | None = world_option("seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +133,7 @@ class ZipfOptions(WorldChoices, SeedOptions):
     world_units: int | None = world_option("units", 32)
     world_active: int | None = world_option("active", 3)
     world_samples: int | None = world_option("samples", 50_000)
-    world_seed: int | None = world_option("seed", 0)
+    world_seed: int | None = world_option("seed")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +152,15 @@ class PCAOptions(WorldChoices, SeedOptions):
     world_width: int | None = world_option("width", 20)
     world_units: int | None = world_option("units", 8)
     world_samples: int | None = world_option("samples", 20_000)
-    world_seed: int | None = world_option("seed", 0)
+    world_seed: int | None = world_option("seed")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (units := self.world_size("units")) > (width := self.world_size("width")):
+            raise ValueError(
+                f"--world-units {units} exceeds the {width} principal directions of --world-width {width}: "
+                f"give at most {width}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +169,7 @@ class EnergyOptions(WorldChoices, SeedOptions):
 
     world_width: int | None = world_option("width", 40)
     world_samples: int | None = world_option("samples", 50_000)
-    world_seed: int | None = world_option("seed", 0)
+    world_seed: int | None = world_option("seed")
 
 
 @dataclass(frozen=True, kw_only=True)
