@@ -52,7 +52,7 @@ class Statement:
 
 
 def _strength(part: Estimate) -> float:
-    """Return how strongly a part speaks for its statement."""
+    """Return how strongly a part supports its statement."""
     return (1 - part.p_value()) * (1 if part.mean > 0 else -1)
 
 

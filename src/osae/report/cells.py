@@ -77,7 +77,7 @@ class Grid:
     columns: tuple[Measure, ...]
     body: tuple[Line, ...]
     foot: tuple[Line, ...] = ()
-    chance: tuple[str, ...] = ()
+    chance: tuple[tuple[str, tuple[str, ...]], ...] = ()  # lines: their name and a text for each column
     note: str = ""
 
     @property
@@ -125,13 +125,13 @@ def explain(grids: Sequence[Grid]) -> str:
 # --- cells ------------------------------------------------------------------------------------------
 
 
-def _chance_texts(table: Table, columns: Sequence[Measure]) -> tuple[str, ...]:
-    """Return the chance level of each column, empty where it has none; nothing if no column has one."""
-    levels = [table.chance.get(column.key) for column in columns]
-    texts = [
-        "" if level is None else column.text(level) for column, level in zip(columns, levels, strict=True)
-    ]
-    return tuple(texts) if any(texts) else ()
+def _chance_texts(table: Table, columns: Sequence[Measure]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return each line of chance levels, empty where a column has none; no line without any level."""
+    lines = []
+    for name, levels in table.chance.items():
+        texts = [column.text(levels[column.key]) if column.key in levels else "" for column in columns]
+        lines += [(name, tuple(texts))] if any(texts) else []
+    return tuple(lines)
 
 
 def _line(row: Row, columns: Sequence[Measure], best: Sequence[set[str]]) -> Line:

@@ -62,8 +62,8 @@ def _table(grid: Grid) -> Iterator[str]:
         yield _row([f"{mark}{line.label}{mark}", *map(_cell, line.cells)])
     for line in grid.foot:
         yield _row([f"*{line.label}*", *map(_cell, line.cells)])
-    if grid.chance:
-        yield _row(["*chance level*", *(text and f"*{text}*" for text in grid.chance)])
+    for name, texts in grid.chance:
+        yield _row([f"*{name}*", *(text and f"*{text}*" for text in texts)])
 
 
 def _cell(cell: Cell) -> str:

@@ -1,6 +1,7 @@
 """Results as one HTML page that needs no server and no network: style, script and figures are inside it."""
 
 import base64
+import itertools
 import json
 import re
 import tempfile
@@ -147,11 +148,15 @@ def _table(grid: Grid, about: About) -> Iterator[str]:
     heads = f'<th scope="col" aria-sort="none">{_text(grid.head)}</th>' + "".join(map(_head, grid.columns))
     yield f"<thead><tr>{heads}</tr></thead>"
     yield f"<tbody>{''.join(map(_row, grid.body))}</tbody>"
-    chance = "".join(f"<td>{_text(text)}</td>" for text in grid.chance)
-    last = f'<tr class="chance"><th scope="row">chance level</th>{chance}</tr>' if grid.chance else ""
+    last = "".join(itertools.starmap(_chance_row, grid.chance))
     if grid.foot or last:
         yield f"<tfoot>{''.join(map(_row, grid.foot))}{last}</tfoot>"
     yield "</table></div>"
+
+
+def _chance_row(name: str, texts: Sequence[str]) -> str:
+    cells = "".join(f"<td>{_text(text)}</td>" for text in texts)
+    return f'<tr class="chance"><th scope="row">{_text(name)}</th>{cells}</tr>'
 
 
 def _head(column: Measure) -> str:

@@ -68,8 +68,8 @@ def _draw(grid: Grid, count: int) -> "Table":
     table.add_section()
     for line in grid.foot:
         _add(table, line, count)
-    if grid.chance:
-        table.add_row(*(Text(text, style="dim italic") for text in ("chance level", *grid.chance[:count])))
+    for name, texts in grid.chance:
+        table.add_row(*(Text(text, style="dim italic") for text in (name, *texts[:count])))
     return table
 
 

@@ -89,15 +89,15 @@ class Table:
     """Rows of measures, ready for the terminal, Markdown, HTML or CSV.
 
     `columns` are keys of `osae.measures`; a column such as "stability_chance" holds each row's own chance
-    level of the measure it stands beside. `head` says what a row is. `chance` is a last line with the level
-    of unrelated dictionaries, where it is the same for all rows.
+    level of the measure it stands beside. `head` says what a row is. `chance` are last lines with the levels
+    of unrelated dictionaries, by name, where they are the same for all rows.
     """
 
     title: str
     head: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    chance: Mapping[str, float] = field(default_factory=dict)
+    chance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     note: str = ""
 
     def measures(self) -> list[Measure]:

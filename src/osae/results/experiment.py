@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from osae.measures import base_key
+from osae.measures import ISOTROPIC, base_key
 from osae.results.base import Interval, Record, Result, Row, Table, as_interval
 from osae.results.codec import doc, flat, optional
 
@@ -19,6 +19,13 @@ DEFAULT_COLUMNS = (
     "fifr",
     "seconds",
 )
+ACTIVATION_COLUMNS = (
+    "stream_stability_pairs",
+    "stream_stability_truth",
+    "stream_orderedness_pairs",
+    "stream_orderedness_truth",
+)
+ACTIVATIONS = ": activations"  # ends the title of their table
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Tested:
 
     about: str = doc("what is compared, and where")
     outcome: str = doc('"true", "false" or "undecided", corrected for the number of statements')
-    part: str = doc("the part of the statement that speaks least for it, such as a prefix", default="")
+    part: str = doc("the part of the statement that supports it least, such as a prefix", default="")
     mean: float | None = doc("the quantity there; null if it was not measured", default=None)
     low: float | None = doc("lower end of its 95 % interval; null if it has none", default=None)
     high: float | None = doc("upper end of the interval", default=None)
@@ -152,13 +159,18 @@ class ExperimentResult(Result):
         common = self.shown_columns()
         return [
             Table(
-                title=section.title or self.title,
+                title=f"{section.title or self.title}{more}",
                 head=section.head or "Method",
-                columns=section.columns or common,
+                columns=columns,
                 rows=tuple(map(_table_row, section.rows)),
-                chance=_chance_of(section.columns or common, section.chance or self.chance),
+                chance=_chance_lines(columns, section.chance or self.chance),
             )
             for section in self.all_sections()
+            for columns, more in (
+                (section.columns or common, ""),
+                (_activation_columns(section), ACTIVATIONS),
+            )
+            if columns
         ]
 
     def summary(self) -> list[str]:
@@ -184,11 +196,23 @@ def _table_row(row: MethodRow) -> Row:
     return Row(row.method, dict(row.measures), dict(paper), label, row.reference)
 
 
-def _chance_of(columns: Sequence[str], chance: Mapping[str, Any] | None) -> dict[str, float]:
+def _activation_columns(section: Section) -> tuple[str, ...]:
+    """Return the measures of activations that a section has, for a table of their own."""
+    return tuple(key for key in ACTIVATION_COLUMNS if any(key in row.measures for row in section.rows))
+
+
+def _chance_lines(columns: Sequence[str], chance: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
     """Return the chance level of each column that has one: its own, or that of its base measure."""
     levels = chance or {}
-    found = {key: levels.get(key, levels.get(base_key(key))) for key in columns}
-    return {key: float(level) for key, level in found.items() if isinstance(level, int | float)}
+    lines = {
+        "chance level": {key: levels.get(key, levels.get(base_key(key))) for key in columns},
+        "isotropic": {key: levels.get(f"{base_key(key)}_{ISOTROPIC}") for key in columns},
+    }
+    known = {
+        name: {key: float(level) for key, level in line.items() if isinstance(level, int | float)}
+        for name, line in lines.items()
+    }
+    return {name: line for name, line in known.items() if line}
 
 
 def _lines(row: MethodRow) -> list[Record]:

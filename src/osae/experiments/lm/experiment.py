@@ -44,7 +44,7 @@ def run_plan(plan: Plan, progress: Progress) -> LMResult:
     trials = try_rates(plan, progress)
     shelf = Shelf(plan, choose_rates(plan, trials))
     shelf.train(progress)
-    chance = chance_curves(plan)
+    chance = chance_curves(shelf)
     curves: list[MethodCurves] = []
     sections: list[Section] = []
     for count, place in enumerate(shelf.places, 1):
@@ -86,10 +86,16 @@ def _measure_place(
         group = shelf.group(place, method)
         curves.append(MethodCurves(place, method, measure_seeds(group, shelf.plan)))
         rows.append(measure_row(method, shelf.recipe(place, method), group, curves[-1].curves, x))
+    return Section(place.title, tuple(rows), chance=_chance_levels(chance)), curves
+
+
+def _chance_levels(chance: Mapping[str, Curve]) -> dict[str, float]:
+    """Return the levels of whole dictionaries, and of stability at every prefix length."""
     stability = chance["stability"]
-    levels = {"stability": stability.mean[-1], "orderedness": 0.0}
-    levels |= {f"stability_{n}": level for n, level in zip(stability.prefix, stability.mean, strict=True)}
-    return Section(place.title, tuple(rows), chance=levels), curves
+    levels = {key: curve.mean[-1] for key, curve in chance.items()}
+    return levels | {
+        f"stability_{n}": level for n, level in zip(stability.prefix, stability.mean, strict=True)
+    }
 
 
 def _choose_columns(plan: Plan) -> tuple[str, ...]:

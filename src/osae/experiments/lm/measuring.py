@@ -168,13 +168,26 @@ def _reconstruct(sae: SAE, x: Tensor) -> dict[str, float]:
     }
 
 
-def chance_curves(plan: Plan) -> dict[str, Curve]:
-    """Return the agreement of random dictionaries at every prefix length."""
-    width = plan.task().width
-    levels = [metrics.chance_level(length, length, width) for length in plan.lengths]
+def chance_curves(shelf: Shelf) -> dict[str, Curve]:
+    """Return the agreement of random dictionaries at every prefix length.
+
+    Their atoms have the mean and covariance of all trained SAEs of the first seed; or they are isotropic.
+    """
+    plan = shelf.plan
+    trained = [
+        SAE.load(job.folder(shelf.root(place))).decoder.detach()
+        for place in shelf.places
+        for method in plan.methods
+        for job in shelf.jobs(place, method)[:1]
+    ]
+    like, width = metrics.fit_atoms(*trained), plan.task().width
+    fitted = [metrics.chance_level(length, length, width, like=like) for length in plan.lengths]
+    isotropic = [metrics.chance_level(length, length, width) for length in plan.lengths]
+    spread = tuple(level.orderedness_std for level in fitted)
     return {
-        "stability": Curve(plan.lengths, tuple(level.stability for level in levels)),
-        "orderedness": Curve(plan.lengths, (0.0,) * len(levels)),
+        "stability": Curve(plan.lengths, tuple(level.stability for level in fitted)),
+        "stability_isotropic": Curve(plan.lengths, tuple(level.stability for level in isotropic)),
+        "orderedness": Curve(plan.lengths, (0.0,) * len(fitted), tuple(-one for one in spread), spread),
     }
 
 

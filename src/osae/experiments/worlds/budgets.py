@@ -11,7 +11,7 @@ from osae.config import alter, to_json
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import MATRYOSHKA, OSAE, OSAE_PAPER, TOPK
 from osae.experiments.worlds.figures import draw_budgets
-from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import BudgetOptions
 from osae.experiments.worlds.training import add_sorted, train_saes
 from osae.progress import Progress
@@ -43,11 +43,13 @@ def _run_budget(epochs: int, options: BudgetOptions, progress: Progress) -> Sect
     """Return the table after so many epochs."""
     world = options.world()
     task = Task(world.width, world.units, world.active, epochs * world.samples)
-    groups = train_saes(world, budget_recipes(task), options, progress, folder=Path(f"epochs{epochs}"))
+    groups = add_sorted(
+        train_saes(world, budget_recipes(task), options, progress, folder=Path(f"epochs{epochs}")), world
+    )
     return Section(
         f"{epochs} epoch{'s' * (epochs > 1)}",
-        measure_rows(add_sorted(groups, world), world),
-        chance=chance_levels(world.width, world.units),
+        measure_rows(groups, world),
+        chance=measure_chance(groups, world),
         x=float(epochs),
     )
 

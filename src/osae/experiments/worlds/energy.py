@@ -10,7 +10,7 @@ from osae.config import to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import OSAE, OSAE_PAPER, TOPK
-from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import EnergyOptions
 from osae.experiments.worlds.orders import correlate_orders, true_orders
 from osae.experiments.worlds.training import Group, add_sorted, train_saes, world_task
@@ -36,7 +36,7 @@ def run(options: EnergyOptions, progress: Progress) -> ExperimentResult:
         title="The objective orders by explained energy, not by frequency",
         world=to_json(world),
         seeds=options.seed_list,
-        chance=chance_levels(world.width, world.units),
+        chance=measure_chance(groups, world),
         columns=("orderedness_frequency", "orderedness_energy", "stability_truth", "mse", "seconds"),
         rows=_add_orderedness(measure_rows(groups, world), groups, world.dictionary(), orders),
         notes=(

@@ -95,7 +95,33 @@ def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) ->
     }
 
 
-def chance_levels(width: int, units: int, *, absolute: bool = False) -> dict[str, float]:
-    """Return the stability and orderedness of two random dictionaries of this shape."""
-    level = metrics.chance_level(units, units, width, absolute=absolute)
-    return {"stability": level.stability, "orderedness": level.orderedness}
+@torch.no_grad()
+def chance_levels(groups: Sequence[Group], *, absolute: bool = False) -> dict[str, float]:
+    """Return what unrelated dictionaries score: with the mean and covariance of these atoms, and isotropic."""
+    decoders = [sae.decoder.detach() for group in groups for sae in group.saes.values()]
+    units, width = decoders[0].shape
+    like = metrics.fit_atoms(*decoders)
+    fitted, isotropic = (
+        metrics.chance_level(units, units, width, like=kind, absolute=absolute) for kind in (like, None)
+    )
+    levels = {"stability": fitted.stability, "orderedness": fitted.orderedness}
+    return levels | {"stability_isotropic": isotropic.stability}
+
+
+@torch.no_grad()
+def stream_chance(groups: Sequence[Group], x: Tensor) -> dict[str, float]:
+    """Return how well activations agree after those of one seed are moved on by half of the samples.
+
+    It is the mean over methods, of the first two seeds of each.
+    """
+    levels = []
+    for group in groups:
+        if len(group.saes) > 1:
+            one, other = (sae.encode_dense(x) for sae in list(group.saes.values())[:2])
+            levels.append(metrics.stream_stability(one, other.roll(len(x) // 2, 0)))
+    return {"stream_stability": sum(levels) / len(levels)} if levels else {}
+
+
+def measure_chance(groups: Sequence[Group], world: SparseWorld) -> dict[str, float]:
+    """Return the chance levels of atoms and of activations."""
+    return chance_levels(groups) | stream_chance(groups, world.draw("test", EVALUATION_ROWS).x)

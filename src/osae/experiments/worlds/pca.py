@@ -35,7 +35,7 @@ def run(options: PCAOptions, progress: Progress) -> ExperimentResult:
         title="The PCA world: |cosine| of each unit with the principal direction of its place",
         world=to_json(world),
         seeds=options.seed_list,
-        chance=chance_levels(world.width, world.units, absolute=True),
+        chance=chance_levels(groups, absolute=True),
         columns=("least_cosine", "cosine_in_place", "mse", "least_possible_mse"),
         rows=tuple(_measure_row(group, world) for group in groups),
         notes=(

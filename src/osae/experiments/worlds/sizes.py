@@ -8,7 +8,7 @@ from osae.data.worlds import SparseWorld
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import OSAE, OSAE_PAPER, TOPK
 from osae.experiments.worlds.figures import draw_groups
-from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import SizesOptions
 from osae.experiments.worlds.training import add_sorted, train_saes, world_task
 from osae.experiments.worlds.trials import tuned_recipe
@@ -49,7 +49,7 @@ def _run_size(world: SparseWorld, options: SizesOptions, progress: Progress) -> 
     section = Section(
         title,
         measure_rows(groups, world),
-        chance=chance_levels(world.width, world.units),
+        chance=measure_chance(groups, world),
         world=to_json(world),
     )
     return section, list(draw_groups(drawn, world, options.out, folder=folder, about=f"{title}. "))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from osae.config import to_json
 from osae.experiments.claims import add_claims
 from osae.experiments.worlds.figures import draw_groups
-from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import ToyOptions
 from osae.experiments.worlds.training import add_sorted, train_saes, world_task
 from osae.experiments.worlds.trials import tuned_recipe
@@ -29,7 +29,7 @@ def run(options: ToyOptions, progress: Progress) -> ExperimentResult:
         title="Table 1: the Gaussian world",
         world=to_json(world),
         seeds=options.seed_list,
-        chance=chance_levels(world.width, world.units),
+        chance=measure_chance(groups, world),
         rows=rows,
         figures=tuple(draw_groups(groups, world, options.out)),
         notes=(*_against_the_paper(rows), *_limits(options)),

@@ -11,7 +11,6 @@ from osae import metrics
 from osae.config import alter, to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments.jobs import Job, train_all
-from osae.experiments.worlds.measuring import chance_levels
 from osae.experiments.worlds.options import TuningOptions
 from osae.experiments.worlds.training import LEAST_UNITS, world_task
 from osae.experiments.worlds.trials import list_trials
@@ -64,7 +63,6 @@ def run(options: TuningOptions, progress: Progress) -> ExperimentResult:
         title="Tuning: every trial of every method",
         world=to_json(world),
         seeds=(SEED,),
-        chance=chance_levels(world.width, world.units),
         columns=("mse", "l0", "seconds"),
         rows=tuple(map(_trial_row, trials)),
         notes=tuple(f"{name}: {changes}" for name, changes in chosen.items()),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from osae.config import to_json
 from osae.experiments.claims import add_claims
 from osae.experiments.worlds.figures import draw_variants
-from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import VariantOptions
 from osae.experiments.worlds.training import add_sorted, train_saes, world_task
 from osae.progress import Progress
@@ -30,7 +30,7 @@ def compare_variants(
         title=title,
         world=to_json(world),
         seeds=options.seed_list,
-        chance=chance_levels(world.width, world.units),
+        chance=measure_chance(groups, world),
         rows=rows,
         figures=(draw_variants(rows, options.out),),
     )

@@ -17,7 +17,7 @@ from osae.experiments.methods import (
     VANILLA,
 )
 from osae.experiments.worlds.figures import draw_sweep
-from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import ZipfOptions
 from osae.experiments.worlds.training import add_sorted, train_saes
 from osae.prefix import Boundaries, Full, PrefixWeights, RandomBoundaries, Zipf
@@ -56,11 +56,13 @@ def run(options: ZipfOptions, progress: Progress) -> ExperimentResult:
 def _run_exponent(world: SparseWorld, options: ZipfOptions, progress: Progress) -> Section:
     """Return the table of one exponent."""
     recipes = zipf_recipes(world, QUICK_STEPS if options.quick else STEPS)
-    groups = train_saes(world, recipes, options, progress, folder=Path(f"alpha{world.zipf}"))
+    groups = add_sorted(
+        train_saes(world, recipes, options, progress, folder=Path(f"alpha{world.zipf}")), world
+    )
     return Section(
         f"Zipf exponent {world.zipf}",
-        measure_rows(add_sorted(groups, world), world),
-        chance=chance_levels(world.width, world.units),
+        measure_rows(groups, world),
+        chance=measure_chance(groups, world),
         world=to_json(world),
         x=world.zipf,
     )
