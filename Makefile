@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo demo-lm docs test test-slow test-interop golden check bench bench-matching clean
+.PHONY: setup demo demo-lm docs test test-slow test-faults test-interop golden check bench bench-matching clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,11 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# Kills, full disks, damaged and hostile files, many thousands of them: docs/reliability.md. At most 40 minutes.
+test-faults: setup
+	$(BIN)/python -m tests.faults --out evidence/faults
+	$(BIN)/python -m benchmarks.documentation.pages
 
 # The real SAELens, sparsify, dictionary_learning, SAEBench and Llamascopium, in an environment of their own.
 INTEROP := .venv-interop

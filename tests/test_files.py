@@ -1,5 +1,6 @@
 """Files are whole or absent, and as readable as any other; links, pipes and devices stay what they are."""
 
+import json
 import os
 import stat
 import subprocess
@@ -8,9 +9,10 @@ import threading
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from osae.files import atomic_write, file_sha256, is_part
+from osae.files import atomic_write, file_sha256, is_part, read_json, seal
 
 
 def write(path, text):
@@ -134,3 +136,38 @@ def test_folders_sockets_and_block_devices_are_refused_before_anything_is_writte
 def test_the_digest_is_that_of_the_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_seal_survives_another_layout_and_no_other_change(tmp_path):
+    data = {"b": {10: [1, 2.5, None], 2: "é\ud800"}, "a": 1e-300}
+    held = json.loads(json.dumps(data))
+    for layout in ({"indent": 2}, {"sort_keys": True}, {"separators": (",", ":")}):
+        (tmp_path / "a.json").write_text(json.dumps(json.loads(json.dumps(seal(data))), **layout))
+        assert read_json(tmp_path / "a.json") == held
+    (tmp_path / "a.json").write_text(json.dumps(seal(data) | {"a": 2e-300}))
+    with pytest.raises(ValueError, match=r"a\.json cannot be read: its content does not match its"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    assert read_json(tmp_path / "a.json") == held
+
+
+@pytest.mark.parametrize("depth", [99, 101, 900, 100_000])
+@pytest.mark.parametrize("ends", ["[]", '{"a": 0}'])
+def test_json_is_read_to_the_stated_depth(depth, ends, tmp_path):
+    head, _, tail = ends.partition("0") if "0" in ends else ("[", "", "]")
+    (tmp_path / "a.json").write_text(head * depth + "1" + tail * depth)
+    if depth < 100:
+        read_json(tmp_path / "a.json")
+    else:
+        with pytest.raises(ValueError, match=r"a\.json cannot be read"):
+            read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("I/O error")])
+def test_an_error_of_the_disk_names_the_file(error, tmp_path):
+    said = r"a\.txt cannot be written: (No space|I/O error)"
+    with pytest.raises(OSError, match=said), atomic_write(tmp_path / "a.txt"):
+        raise error
+    with pytest.raises(FileNotFoundError, match="elsewhere"), atomic_write(tmp_path / "a.txt"):
+        open(tmp_path / "elsewhere" / "b.txt").close()
+    assert os.listdir(tmp_path) == []

@@ -107,7 +107,7 @@ def test_no_top_level_module_belongs_in_a_room():
 def test_files_mirror_the_tree():
     """Tests of a room are in the folder of that room's name."""
     rooms = {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()}
-    aside = {"benchmarks", "docs", "fixtures", "golden", "interop_real"}
+    aside = {"benchmarks", "docs", "faults", "fixtures", "golden", "interop_real"}
     folders = {
         path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith("_")
     }

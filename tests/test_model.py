@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from osae.files import read_json
 from osae.interop import convert, load
 from osae.model import SAE, SAEConfig, read_saved
 from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK, active, jump
@@ -134,7 +135,7 @@ def _change_config(about, **changes):
 )
 def test_both_readers_refuse_a_damaged_folder_in_the_same_words(damage, words, tmp_path):
     random_sae(TopK(2)).save(tmp_path)
-    about = json.loads((tmp_path / "sae.json").read_text())
+    about = read_json(tmp_path / "sae.json")
     (tmp_path / "sae.json").write_text(json.dumps(damage(about)))
     for read in (SAE.load, load):
         if read is load and not isinstance(damage(about), dict):
@@ -169,10 +170,19 @@ def test_a_weight_file_cut_short_is_refused(tmp_path):
         SAE.load(tmp_path)
 
 
+def test_a_changed_choice_is_noticed(tmp_path):
+    random_sae(TopK(2)).save(tmp_path)
+    text = (tmp_path / "sae.json").read_text()
+    (tmp_path / "sae.json").write_text(text.replace('"k": 2', '"k": 3'))
+    for read in (SAE.load, load):
+        with pytest.raises(ValueError, match=r"sae\.json cannot be read: its content does not match"):
+            read(tmp_path)
+
+
 def test_a_file_of_another_schema_is_refused(tmp_path):
     random_sae(TopK(2)).save(tmp_path)
-    text = (tmp_path / "sae.json").read_text().replace('"schema": 1', '"schema": 99')
-    (tmp_path / "sae.json").write_text(text)
+    about = read_json(tmp_path / "sae.json") | {"schema": 99}
+    (tmp_path / "sae.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="schema 99: this release reads 1"):
         SAE.load(tmp_path)
 

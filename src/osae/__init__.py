@@ -17,7 +17,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from osae.compiling import choose_cache
+
 __version__ = "0.1.0"
+
+choose_cache()
 
 _HOMES = {
     "osae.data.harvest": ("harvest",),

@@ -1,17 +1,21 @@
-"""Files that are written whole or not at all, and their digests."""
+"""Files that are written whole or not at all, their digests, and JSON that need not be trusted."""
 
 import glob
 import hashlib
+import json
 import os
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+LARGEST_JSON = 2**26  # bytes that are read
+DEEPEST_JSON = 100  # lists and objects inside one another
+CHECKSUM = "osae_checksum"  # the key for the digest of everything else in a JSON file
 _LINKS = 40  # followed in a row before they count as a loop
 
 
@@ -32,6 +36,76 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
             yield beside
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add text to a file; an error names the file."""
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def check_regular(path: Path) -> None:
+    """Raise `ValueError` if the path is a pipe, a device or a folder: reading one may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file: give one in its place.")
+
+
+def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
+    """Return what a JSON file holds; raise `ValueError` that names it if it is damaged or no such file.
+
+    What `seal` has added is checked and left out.
+    """
+    path = Path(path)
+    check_regular(path)
+    with open(path, "rb") as file:
+        data = file.read(largest + 1)
+    try:
+        if len(data) > largest:
+            raise ValueError(f"it has more than {largest} bytes, the most that is read.")
+        held = json.loads(data.decode("utf-8"))
+        _check_depth(held)
+        return _unseal(held) if isinstance(held, dict) else held
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} cannot be read: it is not a JSON file, since it is not text.") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(" ".join(f"{path} cannot be read: {error}".split())) from error
+
+
+def seal(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data with its own digest, by which `read_json` tells whether it has changed."""
+    return {**data, CHECKSUM: _digest_json(json.loads(json.dumps(data)))}
+
+
+def _unseal(held: dict[str, Any]) -> dict[str, Any]:
+    """Return the data without its digest; raise `ValueError` if it has one that does not match."""
+    content = {key: value for key, value in held.items() if key != CHECKSUM}
+    if CHECKSUM in held and held[CHECKSUM] != _digest_json(content):
+        raise ValueError(
+            f"its content does not match its {CHECKSUM}: it is damaged, or was edited. Restore it, or remove "
+            "that key if you made the change."
+        )
+    return content
+
+
+def _digest_json(data: dict[str, Any]) -> str:
+    """Return the SHA-256 digest of the content, however it is laid out."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _check_depth(held: Any) -> None:
+    level = [held]
+    for _ in range(DEEPEST_JSON):
+        level = [item for each in level for item in _list_inside(each)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {DEEPEST_JSON} deep.")
+
+
+def _list_inside(held: Any) -> Iterable[Any]:
+    return held.values() if isinstance(held, dict) else held if isinstance(held, list) else ()
+
+
 def is_part(path: Path) -> bool:
     """Return whether this is an unfinished file, which a writer is at work on or left when it was killed."""
     return path.name.startswith(".") and path.name.endswith(".part")
@@ -43,9 +117,28 @@ def file_sha256(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writers of `path` have left beside it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
+        if pid.isdigit() and not is_alive(int(pid)):
+            _remove(left)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this number runs on this host."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
 @contextmanager
 def _replace(path: Path) -> Iterator[Path]:
-    _remove_leftovers(path)
+    remove_leftovers(path)
     folder = path.with_name(f".{path.name}.{os.getpid()}.part")
     beside, whole = folder / path.name, path.with_name(f".{path.name}.{os.getpid()}.whole.part")
     try:
@@ -59,9 +152,23 @@ def _replace(path: Path) -> Iterator[Path]:
         os.rename(beside, whole)
         shutil.rmtree(folder)  # first: whenever the process is killed, the next writer of `path` cleans up
         os.replace(whole, path)
+    except Exception as error:
+        if reason := _storage_reason(error, folder):
+            raise OSError(f"{path} cannot be written: {reason}") from error
+        raise
     finally:
         _remove(folder)
         _remove(whole)
+
+
+def _storage_reason(error: Exception, folder: Path) -> str:
+    """Return why the disk refused a file in the folder; empty if the error is of another kind."""
+    if isinstance(error, OSError):
+        ours = error.filename is None or Path(os.fsdecode(error.filename)).parent in (folder, folder.parent)
+        return (error.strerror or str(error)) if ours else ""
+    # safetensors and torch have errors of their own for a disk that is full
+    foreign = type(error).__name__ == "SafetensorError" or isinstance(error.__context__, OSError)
+    return " ".join(str(error.__context__ or error).split())[:300] if foreign else ""
 
 
 @contextmanager
@@ -118,26 +225,8 @@ def _is_stream(path: Path) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of `path` have left beside it."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
-        if pid.isdigit() and not _is_alive(int(pid)):
-            _remove(left)
-
-
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it belongs to another user
-        return True
-    return True

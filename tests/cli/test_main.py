@@ -3,8 +3,10 @@
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -158,7 +160,7 @@ def failing(error):
     [
         (ValueError("a\nb\x1b[2J"), 2, "osae: a b\\x1b[2J\n"),
         (OSError(28, "No space left on device", "x"), 2, "osae: [Errno 28] No space left on device: 'x'\n"),
-        (KeyboardInterrupt(), 1, "\nosae: interrupted.\n"),
+        (KeyboardInterrupt(), 130, "\nosae: interrupted.\n"),
     ],
     ids=repr,
 )
@@ -173,8 +175,27 @@ def test_an_interrupted_command_that_can_be_resumed_says_so(monkeypatch, capsys)
     command = inspect.COMMAND
     changed = type(command)("inspect", "", command.options, failing(KeyboardInterrupt()), resumable=True)
     monkeypatch.setitem(COMMANDS, "inspect", changed)
-    assert main(["inspect", "x"]) == 1
+    assert main(["inspect", "x"]) == 130
     assert capsys.readouterr().err == "\nosae: interrupted. Run the same command again to resume.\n"
+
+
+def test_sigterm_unwinds_the_command_and_gives_its_code(monkeypatch, capsys):
+    ended = []
+
+    def work(options, line):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+            return 0
+        finally:
+            ended.append(True)
+
+    command, before = inspect.COMMAND, signal.getsignal(signal.SIGTERM)
+    monkeypatch.setitem(COMMANDS, "inspect", type(command)("inspect", "", command.options, work))
+    assert main(["inspect", "x"]) == 143
+    assert ended
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().err == "\nosae: interrupted.\n"
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):

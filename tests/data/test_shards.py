@@ -1,6 +1,7 @@
 """Activations on disk: what is written is read back, and what is damaged is said to be."""
 
 import json
+import os
 
 import jaxtyping
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from osae.data.shards import Shards, is_shards, write_shards
+from osae.files import read_json
 
 
 def rows(count, width=5, seed=0):
@@ -55,7 +57,7 @@ def test_every_type_comes_back_in_single_precision(tmp_path, dtype):
 def test_a_manifest_has_what_is_promised_and_what_is_added(tmp_path):
     blocks = ({"activations": rows(3, seed=seed), "tokens": torch.arange(3) + 3 * seed} for seed in range(3))
     shards = write_shards(tmp_path, blocks, rows_per_shard=5, about={"model": "tiny", "layer": 3})
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest = read_json(tmp_path / "manifest.json")
     assert {key: manifest[key] for key in ("schema", "kind", "width", "rows", "dtype", "model", "layer")} == {
         "schema": 1,
         "kind": "activations",
@@ -134,10 +136,36 @@ def test_nan_is_found_where_it_is(tmp_path):
 )
 def test_a_wrong_manifest_is_refused(tmp_path, change, message):
     write_shards(tmp_path, [rows(9)])
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest = read_json(tmp_path / "manifest.json")
     (tmp_path / "manifest.json").write_text(json.dumps(manifest | change))
     with pytest.raises(ValueError, match=message):
         Shards(tmp_path).read(0, 1)
+
+
+def test_a_flipped_byte_is_noticed_when_its_shard_is_first_read(tmp_path):
+    shards = write_shards(tmp_path, [rows(9), rows(9)], rows_per_shard=9)
+    damaged = shards.shards[1].file
+    data = bytearray(damaged.read_bytes())
+    data[-2] ^= 1
+    damaged.write_bytes(data)
+    shards.read(0, 9)
+    with pytest.raises(ValueError, match=r"00001\.safetensors is not the file that manifest\.json"):
+        shards.read(8, 10)
+
+
+def test_a_changed_manifest_is_noticed(tmp_path):
+    write_shards(tmp_path, [rows(9)], about={"layer": 3})
+    text = (tmp_path / "manifest.json").read_text()
+    (tmp_path / "manifest.json").write_text(text.replace('"layer": 3', '"layer": 2'))
+    with pytest.raises(ValueError, match=r"manifest\.json cannot be read: its content does not match"):
+        Shards(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.safetensors"])
+def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match="is not a regular file"):
+        Shards(tmp_path / name)
 
 
 def test_what_is_not_activations_is_refused(tmp_path):
@@ -154,7 +182,7 @@ def test_what_is_not_activations_is_refused(tmp_path):
     for name, message in {
         "nothing": "no such file",
         "empty": "has no manifest.json",
-        "manifest": "not JSON",
+        "manifest": "manifest.json cannot be read",
         "cut.safetensors": "cannot be read",
         "cut.npy": "cannot be read",
         "x.txt": "give a folder",

@@ -44,3 +44,14 @@ def test_what_another_training_run_started_to_overwrite_is_trained_again(tmp_pat
     (again,) = train_all([before], tmp_path, workers=1)
     assert again.sae.decoder.equal(first.sae.decoder)
     assert SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
+
+
+@pytest.mark.parametrize("name", ["sae.json", "sae.safetensors", "snapshots/500/sae.safetensors"])
+def test_what_is_damaged_is_trained_again(name, tmp_path):
+    asked = job(1e-2)
+    (first,) = train_all([asked], tmp_path, workers=1)
+    file = asked.folder(tmp_path) / name
+    file.write_bytes(file.read_bytes()[:-20])
+    (again,) = train_all([asked], tmp_path, workers=1)
+    assert again.sae.decoder.equal(first.sae.decoder)
+    SAE.load(file.parent)

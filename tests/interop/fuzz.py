@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load as parsed
 from safetensors.torch import save
 
+from osae.files import CHECKSUM
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(folder.name for folder in GOLDEN.iterdir())
 
@@ -181,9 +183,8 @@ def damaged_own(whole: Path, seed: str, into: Path) -> None:
     """The SAE that we saved in `whole`, damaged in some way; half the time with a digest that fits."""
     rng = random.Random(seed)
     files = files_of(whole)
-    before = files["sae.safetensors"]
     rng.choice(DAMAGE)(files, rng)
-    if rng.random() < 0.5 and files["sae.safetensors"] != before:
+    if rng.random() < 0.5:
         resealed(files)
     put_files(files, into)
 
@@ -197,11 +198,15 @@ def put_files(files: dict[str, bytes], into: Path) -> None:
 
 
 def resealed(files):
-    """The digest in sae.json set to that of the changed weights, so that they are looked at."""
-    about = json.loads(files["sae.json"])
-    files["sae.json"] = json.dumps(
-        about | {"sha256": hashlib.sha256(files["sae.safetensors"]).hexdigest()}
-    ).encode()
+    """The digests in sae.json set to those of what was changed, so that it is looked at."""
+    try:
+        about = json.loads(files["sae.json"])
+    except (ValueError, RecursionError):
+        return
+    if isinstance(about, dict):
+        about |= {"sha256": hashlib.sha256(files["sae.safetensors"]).hexdigest()}
+        about.pop(CHECKSUM, None)
+        files["sae.json"] = json.dumps(about).encode()
 
 
 # --- hostile pickles --------------------------------------------------------------------------------

@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 import torch
 
+from osae.files import read_json
 from osae.interop import load
 from osae.model import SAE, SAEConfig
 from osae.sparsify import TopK
-from tests.interop.fuzz import FOLDERS, GOLDEN, Call, bombs, damaged_folder, damaged_own, hostile_files
+from tests.interop.fuzz import (
+    FOLDERS,
+    GOLDEN,
+    Call,
+    archive,
+    bombs,
+    damaged_folder,
+    damaged_own,
+    hostile_files,
+    safetensors,
+)
 
 CASES = 66  # per folder
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -66,10 +77,28 @@ def test_damage_to_our_own_files(tmp_path):
 
 def test_config_that_asks_for_a_huge_sae_allocates_nothing(tmp_path):
     SAE(SAEConfig(8, 32, TopK(4))).save(tmp_path)
-    about = json.loads((tmp_path / "sae.json").read_text())
+    about = read_json(tmp_path / "sae.json")
     about["config"] |= {"width": 10**9, "units": 10**9}
     (tmp_path / "sae.json").write_text(json.dumps(about))
     assert "sae.json makes it (1000000000, 1000000000)" in outcome(tmp_path)
+
+
+def nested(depth):
+    """A list in a list in a list ..., as the pickle of a torch archive; pickling it here would recurse."""
+    return archive(b"\x80\x02}X\x01\x00\x00\x00k" + b"]" * depth + b"a" * (depth - 1) + b"s.")
+
+
+def test_deeply_nested_entries_are_refused(tmp_path):
+    for depth in (60, 5_000, 100_000):
+        (tmp_path / "ae.pt").write_bytes(nested(depth))
+        assert "ae.pt cannot be read: it is nested more than 50 deep" in outcome(tmp_path)
+
+
+def test_a_file_of_very_many_tensors_is_refused_at_once(tmp_path):
+    count = 30_000
+    about = {f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(count)}
+    (tmp_path / "x.safetensors").write_bytes(safetensors(about, bytes(count)))
+    assert "it holds 30000 entries, and at most 20000 are read" in outcome(tmp_path)
 
 
 def test_hostile_pickles_are_refused_and_run_nothing(tmp_path):

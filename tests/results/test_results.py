@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 
 import jsonschema
 import pytest
 
 from osae import results
+from osae.files import read_json
 from osae.results import KINDS, Comparison, Evaluation, Interval, Stitching, parse, read, write_json
 from osae.results.__main__ import generate_files
 from osae.results.base import Row, csv_text, known_columns, labels
@@ -85,10 +87,13 @@ def test_what_is_no_result_is_refused(data, message):
 
 def test_a_file_that_is_no_json_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x\.json cannot be read: "):
+        read(tmp_path / "x.json")
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\xff")
-    for name in ("x.json", "x.npy"):
-        with pytest.raises(ValueError, match=f"{name}: it is not a JSON file: give one that `--json` wrote"):
-            read(tmp_path / name)
+    with pytest.raises(
+        ValueError, match=r"x\.npy cannot be read: it is not a JSON file, since it is not text"
+    ):
+        read(tmp_path / "x.npy")
 
 
 def test_csv_holds_every_record(tmp_path):
@@ -124,3 +129,36 @@ def test_labels_are_as_short_as_they_can_be():
 def test_columns_without_numbers_are_left_out():
     rows = [Row("a", {"mse": 1.0, "l0": None}), Row("b", {})]
     assert known_columns(("l0", "mse", "dead"), rows) == ("mse",)
+
+
+def test_a_changed_number_is_noticed(tmp_path):
+    write_json(read(RELEASED / "compare-three.json"), tmp_path / "c.json")
+    text = (tmp_path / "c.json").read_text()
+    assert read(tmp_path / "c.json") == read(RELEASED / "compare-three.json")
+    place = text.index("0.") + 2
+    (tmp_path / "c.json").write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+    with pytest.raises(ValueError, match=r"c\.json cannot be read: its content does not match"):
+        read(tmp_path / "c.json")
+
+
+def test_names_that_are_not_utf_8_can_be_written_and_read_back(tmp_path):
+    result = read(RELEASED / "compare-three.json")
+    assert isinstance(result, Comparison)
+    named = replace(result, provenance=replace(result.provenance, command="osae compare a\udcff"))
+    write_json(named, tmp_path / "c.json")
+    assert read(tmp_path / "c.json") == named
+
+
+def test_text_in_a_table_is_no_formula():
+    starts = ("=", "+", "-", "@", "\t", "\r")
+    records = [{"a": f"{start}1+1", "b": -1.5, "c": "x=1", "d": "\udcff"} for start in starts]
+    rows = list(csv.DictReader(io.StringIO(csv_text(records), newline="")))
+    assert [row["a"] for row in rows] == [f"'{start}1+1" for start in starts]
+    assert {(row["b"], row["c"], row["d"]) for row in rows} == {("-1.5", "x=1", "\\udcff")}
+
+
+def test_a_file_of_any_size_is_refused_without_reading_it(tmp_path):
+    with open(tmp_path / "c.json", "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match=r"c\.json cannot be read: it has more than"):
+        read_json(tmp_path / "c.json", largest=2**20)

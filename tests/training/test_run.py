@@ -87,7 +87,8 @@ def test_killed_and_resumed_run_ends_bit_for_bit_the_same(undisturbed, tmp_path)
     assert (run / "log.jsonl").read_text() == (undisturbed / "log.jsonl").read_text()
 
 
-def test_interrupt_saves_and_says_how_to_resume(undisturbed, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_resume(number, code, undisturbed, tmp_path):
     run = tmp_path / "run"
     process = started(*TRAIN, "--checkpoint-seconds", "1000", "--out", str(run))
     deadline = time.monotonic() + 60
@@ -95,9 +96,9 @@ def test_interrupt_saves_and_says_how_to_resume(undisturbed, tmp_path):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == code
     assert f"osae resume {run}" in err
     finished("resume", str(run))
     assert same(undisturbed, run)

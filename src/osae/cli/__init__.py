@@ -5,8 +5,11 @@ Nothing heavy is imported before a command runs: `osae --help`, completion and r
 
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from osae import __version__
 from osae.cli import completion as completions
@@ -27,6 +30,7 @@ from osae.cli.commands import (
     train,
 )
 from osae.cli.parsing import build_parser, format_epilog, parse
+from osae.cli.terminal import Terminated, report_stop, say
 from osae.suggestions import suggest
 
 MODULES = (
@@ -45,7 +49,10 @@ HELP = {"-h", "--help"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 done, 1 stopped halfway, 2 the request cannot be met."""
+    """Return the exit code: 0 done, 2 the request cannot be met, 128 + N stopped by signal N.
+
+    If whoever reads the output stops reading, the code is 1.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == [completions.ASK]:
         for word, meaning in completions.offer(COMMANDS, words[1:]).items():
@@ -94,7 +101,8 @@ def _run(command: Command, words: Sequence[str], line: str) -> int:
 def _report_errors(work: Callable[[], int], *, resumable: bool) -> int:
     """Do the work; report what a user can do something about in one line."""
     try:
-        return work()
+        with _sigterm_raises():
+            return work()
     except BrokenPipeError:  # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -102,16 +110,29 @@ def _report_errors(work: Callable[[], int], *, resumable: bool) -> int:
         if os.environ.get("OSAE_TRACEBACK"):
             raise
         return _refuse("osae", str(error))
-    except KeyboardInterrupt:
-        again = " Run the same command again to resume." if resumable else ""
-        print(f"\nosae: interrupted.{again}", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt as stop:
+        return report_stop(stop, "Run the same command again to resume." if resumable else "")
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C within the block."""
+
+    def stop(number, frame):
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # signals can be handled there only
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refuse(prog: str, message: str) -> int:
-    from osae.report.text import visible
-
-    print(f"{prog}: {visible(message.strip())}", file=sys.stderr)
+    say(f"{prog}: {message.strip()}")
     return 2
 
 

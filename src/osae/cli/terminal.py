@@ -1,8 +1,32 @@
-"""Progress, as a terminal shows it."""
+"""Progress and messages, as a terminal shows them."""
 
+import signal
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+
+LONGEST_TEXT = 300  # beside a progress bar
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised by SIGTERM, so that files that are being written are removed on the way out."""
+
+
+def report_stop(stop: KeyboardInterrupt, remedy: str) -> int:
+    """Say that the command was interrupted; return its exit code."""
+    print(file=sys.stderr)  # the terminal has echoed ^C
+    say(f"osae: interrupted. {remedy}")
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+def say(message: str) -> None:
+    """Print a message to the user, in one line."""
+    from osae.report.text import visible
+
+    print(visible(message.strip()), file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -21,7 +45,7 @@ class Progress:
             from rich.console import Console
 
             columns = (
-                progress.TextColumn("{task.description}"),
+                progress.TextColumn("{task.description}", markup=False),
                 progress.BarColumn(),
                 progress.MofNCompleteColumn(),
                 progress.TimeRemainingColumn(),
@@ -32,10 +56,12 @@ class Progress:
         return self
 
     def __call__(self, done: int, total: int, text: str) -> None:
+        from osae.report.text import visible
+
         new_stage = done < self.done or total != self.total
         if new_stage:
             self.started, self.first = time.monotonic(), done
-        self.done, self.total = done, total
+        self.done, self.total, text = done, total, visible(text, LONGEST_TEXT)
         if self.bar is not None and self.task is not None:
             if new_stage:
                 self.bar.reset(self.task)
@@ -57,3 +83,19 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings for users in one line, without the place in the code that gave them."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_plainly(message, category, filename, lineno, file=None, line=None):
+            if category is UserWarning:
+                print(f"osae: warning: {message}", file=sys.stderr, flush=True)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_plainly
+        yield

@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -30,7 +30,8 @@ from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
 from osae.data.text import Text, check_readable, describe_part
-from osae.files import atomic_write, is_part
+from osae.files import atomic_write, check_regular, is_part
+from osae.locks import LOCK, lock
 from osae.progress import Progress
 from osae.seeds import generator
 from osae.versions import versions
@@ -272,6 +273,21 @@ def harvest(
     _check_folder(folder, plan)
     if (finished := _open_finished(folder)) is not None:
         return finished, None
+    with lock(folder):
+        _check_folder(folder, plan)  # another process may have been at work until now
+        return _harvest(spec, folder, plan, dtype, device, batch_tokens, progress, lm)
+
+
+def _harvest(
+    spec: Harvest,
+    folder: Path,
+    plan: dict[str, Any],
+    dtype: DType,
+    device: str,
+    batch_tokens: int,
+    progress: Progress | None,
+    lm: LanguageModel | None,
+) -> tuple[Shards, float | None]:
     started = (folder / CONTEXTS).exists()
     if not started:
         check_readable(spec.text)
@@ -311,9 +327,10 @@ def _check_folder(folder: Path, plan: dict[str, Any]) -> None:
     """Raise `ValueError` if the folder contains another harvest, or anything else."""
     path = folder / PLAN
     if path.exists():
-        if path.read_text() != _format_plan(plan):
+        check_regular(path)
+        if path.read_bytes() != _format_plan(plan).encode():
             raise ValueError(f"{folder} holds another harvest (see {PLAN}): give a new folder.")
-    elif folder.exists() and any(not is_part(file) for file in folder.iterdir()):
+    elif folder.exists() and any(not is_part(file) and file.name != LOCK for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files: give a new folder.")
 
 
@@ -332,7 +349,7 @@ def _start(folder: Path, plan: dict[str, Any], contexts: Contexts) -> None:
     with atomic_write(folder / PLAN) as path:
         path.write_text(_format_plan(plan))
     arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
-    with _disk_errors(folder / CONTEXTS), atomic_write(folder / CONTEXTS) as path:
+    with atomic_write(folder / CONTEXTS) as path:
         save_arrays(arrays, path)
 
 
@@ -345,15 +362,6 @@ def _read_contexts(path: Path) -> Contexts:
         return Contexts(**load_arrays(path))
     except (SafetensorError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
-
-
-@contextmanager
-def _disk_errors(file: Path) -> Iterator[None]:
-    """Turn the errors of safetensors into `OSError`, which everything else that writes raises."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(f"{file} cannot be written: {error}") from error
 
 
 def count_rows(spec: Harvest, contexts: Contexts, index: int | None = None) -> int:
@@ -416,7 +424,7 @@ def _write_block(file: Path, block: HarvestBlock, dtype: DType) -> None:
         "positions": block.positions,
     }
     _check_room(file, sum(tensor.nbytes for tensor in tensors.values()))
-    with _disk_errors(file), atomic_write(file) as path:
+    with atomic_write(file) as path:
         save_file(tensors, path, {"osae": json.dumps(_describe(block, stored))})
 
 

@@ -7,8 +7,8 @@ Shapes: N rows in all, n rows in a block, d width.
                          "files": [{"file": "contexts.safetensors", "sha256": "..."}], ...}
     00000.safetensors   "activations" (n, d), and whatever else is known about each row, such as "tokens"
 
-The manifest is written last, so a folder that has one is complete. Only the rows that are asked for are read
-from disk.
+The manifest is written last, so a folder that has one is complete. Each shard is compared with its digest
+when it is first read; after that, only the rows that are asked for are read from disk.
 """
 
 import bisect
@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from osae.arrays import Array, as_tensor
-from osae.files import atomic_write, file_sha256
+from osae.files import atomic_write, check_regular, file_sha256, read_json, seal
 
 SCHEMA = 1
 KIND = "activations"
@@ -64,6 +64,7 @@ class Shards:
             rows, self.width, self.dtype = _outline(self.path)
             self.shards = (Shard(self.path, rows),)
         self._ends = list(accumulate(shard.rows for shard in self.shards))
+        self._checked: set[Path] = set()
 
     @property
     def rows(self) -> int:
@@ -100,10 +101,7 @@ class Shards:
         """Raise `ValueError` if a file is not the one that the manifest was written for."""
         digests = [(shard.file, shard.sha256) for shard in self.shards] + self._beside()
         for done, (file, sha256) in enumerate(digests, 1):
-            if sha256 and (not file.is_file() or file_sha256(file) != sha256):
-                raise ValueError(
-                    f"{file} is not the file that {MANIFEST} was written for: copy or make it again."
-                )
+            _check_digest(file, sha256)
             if progress is not None:
                 progress(done, len(digests))
 
@@ -128,6 +126,9 @@ class Shards:
         return about | {"sha256": digest}
 
     def _rows_of(self, shard: Shard, start: int, stop: int) -> Tensor:
+        if shard.file not in self._checked:
+            _check_digest(shard.file, shard.sha256)
+            self._checked.add(shard.file)
         if shard.file.suffix == ".npy":
             # a copy of these rows alone: the file is mapped, and must not be written to
             rows = torch.from_numpy(np.array(_map_array(shard.file)[start:stop], dtype=np.float32))
@@ -198,7 +199,7 @@ def finish(
     if files:
         manifest["files"] = [{"file": file.name, "sha256": file_sha256(file)} for file in files]
     with atomic_write(folder / MANIFEST) as path:
-        path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(seal(manifest), indent=2) + "\n", encoding="utf-8")
     return Shards(folder)
 
 
@@ -260,10 +261,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} has no {MANIFEST}: it contains no activations, or writing them was interrupted."
         )
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
+    manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise ValueError(f"{path} is not a manifest of activations: its kind is not {KIND!r}.")
     if manifest.get("schema") != SCHEMA:
@@ -299,12 +297,19 @@ def _list_shards(folder: Path, manifest: dict[str, Any]) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
+def _check_digest(file: Path, sha256: str) -> None:
+    """Raise `ValueError` if the file has another digest than the one recorded, if there is one."""
+    if sha256 and (not file.is_file() or file_sha256(file) != sha256):
+        raise ValueError(f"{file} is not the file that {MANIFEST} was written for: copy or make it again.")
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1  # exactly: True is not a number here
 
 
 def _outline(path: Path) -> tuple[int, int, str]:
     """Return rows, width and type of a single file of rows."""
+    check_regular(path)
     if path.suffix == ".npy":
         array = _map_array(path)
         shape, dtype = array.shape, str(array.dtype)

@@ -4,15 +4,16 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
-import joblib
 import torch
 
 from osae import __version__
 from osae.config import to_json
 from osae.data.source import SourceSpec, open_source
+from osae.experiments.workers import run_tasks
+from osae.files import read_json
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training.loop import train
@@ -30,9 +31,14 @@ class Job:
     snapshots: tuple[int, ...] = ()  # numbers of samples after which the SAE is kept as it then is
     device: str = "cpu"
 
+    @property
+    def name(self) -> str:
+        """Return the name of the SAE."""
+        return f"{self.recipe.name}-seed{self.seed}"
+
     def folder(self, root: Path) -> Path:
         """Return the folder of the trained SAE."""
-        return root / f"{self.recipe.name}-seed{self.seed}"
+        return root / self.name
 
     def snapshot(self, root: Path, samples: int) -> Path:
         """Return the folder of the SAE as it was after that many samples."""
@@ -54,9 +60,8 @@ def train_all(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Fini
     for job in jobs:
         if job not in missing:
             yield _read(job, root)
-    pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
-    for job in pool(joblib.delayed(_train_and_keep)(job, root) for job in missing):
-        assert isinstance(job, Job)
+    train_one = partial(_train_and_keep, root=root)
+    for job in run_tasks(train_one, missing, workers=workers, describe=lambda job: job.name):
         yield _read(job, root)
 
 
@@ -94,11 +99,17 @@ _open_source = lru_cache(maxsize=1)(open_source)
 
 
 def _is_there(job: Job, root: Path) -> bool:
-    """Return whether `root` holds the job's SAE and its snapshots, of the same recipe on the same source."""
+    """Return whether `root` holds the job's SAE and its snapshots, of the same recipe on the same source.
+
+    What is damaged counts as missing.
+    """
     folders = [job.folder(root), *(job.snapshot(root, samples) for samples in job.snapshots)]
-    if not all((folder / "sae.json").exists() for folder in folders):
+    try:
+        for folder in folders:
+            SAE.load(folder)
+    except (ValueError, OSError):
         return False
-    about = json.loads((folders[0] / "sae.json").read_text()).get("provenance", {})
+    about = read_json(folders[0] / "sae.json").get("provenance", {})
     asked = {"recipe": to_json(job.recipe), "seed": job.seed, "source": to_json(job.source)}
     asked |= {"osae": __version__, "torch": torch.__version__}
     return all(about.get(key) == json.loads(json.dumps(value)) for key, value in asked.items())
@@ -107,5 +118,5 @@ def _is_there(job: Job, root: Path) -> bool:
 def _read(job: Job, root: Path) -> FinishedJob:
     """Return a finished job from its folder."""
     folder = job.folder(root)
-    about = json.loads((folder / "sae.json").read_text())["provenance"]
+    about = read_json(folder / "sae.json")["provenance"]
     return FinishedJob(job, SAE.load(folder), about["seconds"])

@@ -6,7 +6,7 @@ on disk: a small file cannot claim much memory.
 
 import pickletools
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from osae.arrays import as_tensor
 
+DEEPEST = 50  # dicts and lists inside one another
+MOST = 20_000  # entries in a file
 EXPANSION = 4  # a compressed .npz may hold this many times its size on disk
 ALONE = "decoder"  # the name given to a tensor that has none in its file
 
@@ -65,7 +67,9 @@ def _reason(error: Exception) -> str:
 def _from_safetensors(path: Path) -> dict[str, Any]:
     # the library itself refuses a header whose offsets and shapes do not fill the file exactly
     with safe_open(path, "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        names = file.keys()
+        _check_count(len(names))
+        return {name: file.get_tensor(name) for name in names}
 
 
 def _from_torch(path: Path) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def _from_torch(path: Path) -> dict[str, Any]:
             raise ValueError("it is a zip file, but not one that torch.save makes of tensors.")
         _check_pickle(archive.read(pickles[0]))
     # the first pass makes tensors without memory, to find out how much the second one needs
-    outline = list(_tensors(torch.load(path, map_location="meta", weights_only=True)))
+    outline = list(_list_tensors(torch.load(path, map_location="meta", weights_only=True)))
     _check_declared(sum(tensor.numel() * tensor.element_size() for tensor in outline), size)
     held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, Tensor):
@@ -103,26 +107,28 @@ def _check_pickle(data: bytes) -> None:
             raise ValueError(f"its pickle needs {needed}, but code in files is never run: save tensors only.")
 
 
-def _tensors(held: Any) -> Iterator[Tensor]:
-    """Yield every tensor inside nested containers, each once."""
+def _list_tensors(held: Any) -> Iterator[Tensor]:
+    """Yield every tensor inside nested containers, each once; raise `ValueError` if they are too deep."""
     seen: set[int] = set()
-    waiting = [held]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, dict):
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple):
-            waiting.extend(item)
+    level = [held]
+    for _ in range(DEEPEST):
+        new = {id(item): item for item in level if id(item) not in seen}
+        seen |= new.keys()
+        _check_count(len(seen))
+        yield from (item for item in new.values() if isinstance(item, Tensor))
+        level = [inner for item in new.values() for inner in _list_inside(item)]
+    if level:
+        raise ValueError(f"it is nested more than {DEEPEST} deep: save tensors by their names.")
+
+
+def _list_inside(held: Any) -> Iterable[Any]:
+    return held.values() if isinstance(held, dict) else held if isinstance(held, list | tuple) else ()
 
 
 def _from_npz(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
         _check_archive(archive, EXPANSION * path.stat().st_size, {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+        _check_count(len(archive.infolist()))
         for member in archive.infolist():
             with archive.open(member) as file:
                 _check_npy(file, member.file_size)
@@ -162,6 +168,11 @@ def _check_archive(archive: zipfile.ZipFile, limit: int, methods: set[int]) -> N
     # numpy deflates and reads in pieces, torch stores; anything else may expand to more than it declares
     if {member.compress_type for member in archive.infolist()} - methods:
         raise ValueError("it is compressed in a way that its library does not use: save it again.")
+
+
+def _check_count(count: int) -> None:
+    if count > MOST:
+        raise ValueError(f"it holds {count} entries, and at most {MOST} are read: this is no SAE.")
 
 
 def _check_declared(declared: int, limit: int) -> None:

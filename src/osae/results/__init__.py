@@ -1,9 +1,9 @@
 """What studies and experiments find, as types: read, written, printed and tabulated. Needs no torch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from osae.files import read_json
 from osae.results.base import Interval, Result, Row, Table, write_json
 from osae.results.codec import from_json
 from osae.results.comparison import Comparison
@@ -33,6 +33,7 @@ __all__ = [
     "write_json",
 ]
 
+LARGEST = 2**28  # bytes of a file of results
 AnyResult = Comparison | Evaluation | ExperimentResult | Ordering | Stitching  # LMResult is an experiment's
 KINDS: dict[str, type[AnyResult]] = {
     kind.KIND: kind for kind in (Comparison, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
@@ -41,17 +42,11 @@ KINDS: dict[str, type[AnyResult]] = {
 
 def read(path: Path | str) -> AnyResult:
     """Return the result in a JSON file, whatever command wrote it."""
+    held = read_json(path, largest=LARGEST)
     try:
-        return parse(_read_json(Path(path)))
-    except (ValueError, RecursionError) as error:
+        return parse(held)
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise ValueError("it is not a JSON file: give one that `--json` wrote, or a results.json.") from None
 
 
 def parse(data: Any) -> AnyResult:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from osae.files import atomic_write
+from osae.files import atomic_write, seal
 from osae.measures import Measure, measure
 from osae.results.codec import doc, optional, to_json
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
 Record = dict[str, Any]
-
-ELSEWHERE = "it was probably trained on other activations."  # where an SAE explains less than the mean does
+Over = Literal["runs", "pairs", "crossed"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,10 @@ class Interval:
         "lower end of the 95 % interval of the mean; null for a single value", default=None
     )
     high: float | None = doc("upper end of the interval", default=None)
+    over: Over | None = optional(
+        'what the values belong to: "runs", "pairs" of runs, or runs "crossed" with other runs'
+    )
+    values: Mapping[str, float] | None = optional('the values, by seed ("3") or pair of seeds ("0-3")')
 
     def ends(self) -> tuple[float, float]:
         """Return the ends of the interval; the mean itself where there is none."""
@@ -162,15 +165,34 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     file = io.StringIO(newline="")
     table = csv.DictWriter(file, list(head), restval="", lineterminator="\r\n")
     table.writeheader()
-    table.writerows(records)
+    table.writerows({key: _inert_cell(value) for key, value in record.items()} for record in records)
     return file.getvalue()
+
+
+def _inert_cell(value: Any) -> Any:
+    """Return the value as a spreadsheet shows it: text that it would take for a formula begins with '."""
+    if not isinstance(value, str):
+        return value
+    text = value.encode("utf-8", "backslashreplace").decode()
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def write_json(result: Result, path: Path | str, *, indent: int | None = None) -> None:
     """Write the result as JSON, whole or not at all."""
-    text = json.dumps(result.to_json(), indent=indent, ensure_ascii=False, allow_nan=False)
+    held = seal(result.to_json())
+    text = json.dumps(held, indent=indent, ensure_ascii=False, allow_nan=False)
+    if not _is_encodable(text):  # it quotes a file name that is not UTF-8
+        text = json.dumps(held, indent=indent, allow_nan=False)
     with atomic_write(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def known_columns(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:

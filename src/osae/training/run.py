@@ -1,7 +1,7 @@
 """A run: SAEs that are trained in a folder, and can be interrupted and resumed at any moment.
 
 RUN/run.json                  what is trained, on what (never changes)
-RUN/checkpoint.safetensors    how far training has come
+RUN/checkpoint.safetensors    how far training has come; checkpoint-before.safetensors is the one before it
 RUN/log.jsonl                 one line per SAE every few steps
 RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 is always there
 RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
@@ -9,6 +9,7 @@ RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 
 import itertools
 import json
+import math
 import shutil
 import signal
 import time
@@ -16,16 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 
 from osae.config import from_json, to_json, variant
 from osae.data.source import SourceSpec, open_source
-from osae.files import atomic_write
+from osae.files import append_text, atomic_write, check_regular, read_json, seal
+from osae.locks import LockedError, lock
 from osae.objective import Terms
 from osae.recipes import Recipe
 from osae.training import checkpoint
+from osae.training.finite import OnNan, finite_rows
 from osae.training.logs import Log
 from osae.training.loop import train
 from osae.training.member import Member
@@ -35,7 +38,11 @@ LOG_LINES = 200  # per SAE over a whole run
 
 
 class Interrupted(Exception):
-    """Raised when a run was asked to stop; its checkpoint is on disk."""
+    """Raised when a run was asked to stop by a signal; its checkpoint is on disk."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal
 
 
 @variant
@@ -48,6 +55,7 @@ class RunConfig:
     source: SourceSpec
     snapshots: tuple[int, ...] = ()
     checkpoint_seconds: float = 60.0
+    on_nan: str = "stop"  # or "skip": batches whose loss is not finite
 
     def __post_init__(self):
         names = [recipe.name for recipe in self.recipes]
@@ -55,6 +63,8 @@ class RunConfig:
             raise ValueError(f"recipes {', '.join(names)}, seeds {self.seeds}: name each once.")
         if bad := [name for name in names if "/" in name or not name.strip(".")]:
             raise ValueError(f"recipe name {bad[0]!r} cannot name a folder: leave out slashes.")
+        if self.on_nan not in get_args(OnNan):
+            raise ValueError(f"on_nan={self.on_nan!r}: give one of {', '.join(get_args(OnNan))}.")
         most = min(recipe.samples for recipe in self.recipes)
         if late := [count for count in self.snapshots if not 0 <= count <= most]:
             raise ValueError(f"snapshot at {late[0]} samples: the run sees {most}, ask for at most that.")
@@ -62,22 +72,25 @@ class RunConfig:
 
 def create(folder: Path, config: RunConfig) -> None:
     """Create a run in a folder that holds none yet."""
-    if (folder / "run.json").exists():
-        raise ValueError(f"{folder} already contains a run: run `osae resume {folder}` to continue.")
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / "run.json") as path:
-        path.write_text(json.dumps({"schema": SCHEMA, "config": to_json(config)}, indent=2) + "\n")
+    with lock(folder):
+        if (folder / "run.json").exists():
+            raise ValueError(f"{folder} already contains a run: run `osae resume {folder}` to continue.")
+        with atomic_write(folder / "run.json") as path:
+            about = seal({"schema": SCHEMA, "config": to_json(config)})
+            path.write_text(json.dumps(about, indent=2) + "\n")
 
 
 def forget(folder: Path) -> None:
-    """Remove a run that was just created and could not start; one that has a checkpoint stays."""
-    if (folder / "checkpoint.safetensors").exists():
-        return
-    (folder / "run.json").unlink(missing_ok=True)
-    shutil.rmtree(folder / "snapshots" / "0", ignore_errors=True)
-    for left in (folder / "snapshots", folder):
+    """Remove a run that was just created and could not start; one with a checkpoint, or in use, stays."""
+    with suppress(LockedError), lock(folder):
+        if checkpoint.exists(folder):
+            return
+        (folder / "run.json").unlink(missing_ok=True)
+        shutil.rmtree(folder / "snapshots" / "0", ignore_errors=True)
         with suppress(OSError):  # there is more in it
-            left.rmdir()
+            (folder / "snapshots").rmdir()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def read(folder: Path) -> RunConfig:
@@ -86,15 +99,15 @@ def read(folder: Path) -> RunConfig:
         raise ValueError(
             f"{folder} holds no run: it has no run.json. `osae train --out {folder}` starts one."
         )
+    about = read_json(folder / "run.json")
     try:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         schema = about.get("schema") if isinstance(about, dict) else None
         if schema != SCHEMA:
             raise ValueError(f"it has schema {str(schema)[:60]}, and this release reads {SCHEMA}.")
         config = from_json(about.get("config"))
         if not isinstance(config, RunConfig):
             raise ValueError("it holds no RunConfig.")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(" ".join(f"{folder}/run.json cannot be read: {error}".split())) from error
     return config
 
@@ -105,26 +118,42 @@ def go(
     device: str = "cpu",
     progress: Callable[[int, int, list[Terms]], None] | None = None,
     logs: Sequence[Log] = (),
+    on_nan: OnNan | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> list[Member]:
     """Train the members of the run to the end, from wherever its checkpoint is, and return them.
 
-    Every line of the log also goes to each of `logs`.
+    Every line of the log also goes to each of `logs`. `on_nan` overrides what the run was created with.
+    `tell` is called with a sentence if the last checkpoint is damaged and the run is resumed from the one
+    before it. No other process can train the run meanwhile.
     """
     config = read(folder)
+    with lock(folder):
+        return _go(folder, config, device, progress, logs, on_nan or cast(OnNan, config.on_nan), tell)
+
+
+def _go(
+    folder: Path,
+    config: RunConfig,
+    device: str,
+    progress: Callable[[int, int, list[Terms]], None] | None,
+    logs: Sequence[Log],
+    on_nan: OnNan,
+    tell: Callable[[str], None],
+) -> list[Member]:
     source = open_source(config.source, device)
-    first = source.block(0)
+    first = finite_rows(source.block(0), "block 0", on_nan)
     members = [
         Member(recipe, seed, first, device=device) for recipe in config.recipes for seed in config.seeds
     ]
-    saved = folder / "checkpoint.safetensors"
-    done = checkpoint.restore(saved, members) if saved.exists() else 0
+    done = checkpoint.restore(folder, members, tell)
     if done == 0:
         _snapshot(folder, members, 0)
     _forget_log_after(folder / "log.jsonl", done)
     with _stop_requests() as stop:
         keep = _Keeper(folder, config, members, stop, logs)
         show = [] if progress is None else [lambda at, terms: progress(at, members[0].recipe.steps, terms)]
-        train(members, source, done=done, after=[keep, *show])
+        train(members, source, done=done, after=[keep, *show], on_nan=on_nan)
     for member in members:
         member.finish().save(folder / member.name, provenance=provenance(member, config.source))
     return members
@@ -146,7 +175,7 @@ class _Keeper:
         folder: Path,
         config: RunConfig,
         members: Sequence[Member],
-        stop: Callable[[], bool],
+        stop: Callable[[], int],
         logs: Sequence[Log],
     ):
         self.folder, self.config, self.members, self.stop, self.logs = folder, config, members, stop, logs
@@ -163,27 +192,31 @@ class _Keeper:
             self._log(done, terms)
         stop = self.stop()
         if stop or done == self.steps or time.monotonic() - self.saved_at > self.config.checkpoint_seconds:
-            checkpoint.save(self.folder / "checkpoint.safetensors", self.members, done)
+            checkpoint.save(self.folder, self.members, done)
             self.saved_at = time.monotonic()
         if stop and done < self.steps:
             raise Interrupted(
-                f"interrupted after {done} of {self.steps} steps; `osae resume {self.folder}` resumes it."
+                f"interrupted after {done} of {self.steps} steps; `osae resume {self.folder}` resumes it.",
+                stop,
             )
 
     def _log(self, done: int, terms: list[Terms]) -> None:
         lines = [_log_line(member, done, part) for member, part in zip(self.members, terms, strict=True)]
-        with open(self.folder / "log.jsonl", "a") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        lines_of_log = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        append_text(self.folder / "log.jsonl", lines_of_log)
         for line, log in itertools.product(lines, self.logs):
             log(line)
 
 
 def _log_line(member: Member, done: int, terms: Terms) -> dict:
     line = {"name": member.name, "step": done, "samples": done * member.recipe.batch}
-    line |= {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
+    numbers = {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
+    # those of a batch that was skipped are not numbers in JSON
+    line |= {key: number if math.isfinite(number) else None for key, number in numbers.items()}
     line["l0"] = float((terms.code.values > 0).sum(-1).float().mean())
     # the share of units that have not fired for a thousand steps, whatever the recipe calls dead
-    return line | {"inactive": float((done - member.last_fired > 1000).float().mean())}
+    line["inactive"] = float((done - member.last_fired > 1000).float().mean())
+    return line | ({"skipped": member.skipped} if member.skipped else {})
 
 
 def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:
@@ -195,6 +228,7 @@ def _forget_log_after(path: Path, done: int) -> None:
     """Remove the lines of steps that will be taken again, and all from a damaged line on."""
     if not path.exists():
         return
+    check_regular(path)
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         step = _step_of(line)
@@ -217,15 +251,15 @@ def _step_of(line: str) -> int | None:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether to stop, after Ctrl-C or SIGTERM; a second one stops at once."""
-    asked = False
+def _stop_requests() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the signal that asks to stop, or 0; a second signal stops at once."""
+    asked = 0
 
     def ask(number, frame):
         nonlocal asked
         if asked:
             raise KeyboardInterrupt
-        asked = True
+        asked = number
 
     try:
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

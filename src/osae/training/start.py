@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from osae.devices import single_thread
 from osae.model import SAE
 from osae.recipes import FromData, FromNoise, Recipe
 from osae.seeds import generator
 
 
+@single_thread()  # sums and eigenvectors depend on the number of threads in their last bits
 @torch.no_grad()
 def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
     """Return a new SAE for this seed; `rows` are the (scaled) activations that it starts from."""

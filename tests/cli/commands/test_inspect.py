@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from osae.cli import main
+from osae.files import read_json
 from tests.studies.saes import noise
 
 
@@ -22,7 +23,7 @@ def test_inspect_tells_activations_and_bare_decoders(here, capsys):
 
 
 def test_text_from_files_cannot_control_the_terminal(here, capsys):
-    manifest = json.loads((here / "x" / "manifest.json").read_text())
+    manifest = read_json(here / "x" / "manifest.json")
     manifest |= {"note\x1b[2J": "a\x1b[2J\nverified yes", "long": "x" * 10**6}
     (here / "x" / "manifest.json").write_text(json.dumps(manifest))
     assert main(["inspect", "x"]) == 0

@@ -220,7 +220,7 @@ def test_an_interrupted_run_says_how_to_resume_it(tmp_path, monkeypatch, capsys)
     words = ["train", "topk", *WORLD, "--epochs", "1", "--batch", "100", "--out", str(tmp_path / "a run")]
     with monkeypatch.context() as patch:
         patch.setattr(runs, "go", stop)
-        assert main(words) == 1
+        assert main(words) == 130
     assert f"Resume with: osae resume '{tmp_path}/a run'" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "a run"), "--device", "cpu"]) == 0
     assert (tmp_path / "a run" / "topk-seed0" / "sae.json").exists()

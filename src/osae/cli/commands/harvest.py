@@ -39,6 +39,7 @@ def run(options: HarvestOptions, line: str) -> int:
     check_folder(options.out)
     spec = build_harvest(options.model, options.tokens, options)
     from osae.data.harvest import BATCH_TOKENS, harvest
+    from osae.report.text import visible
 
     with Progress("osae harvest") as progress:
         shards, share = harvest(
@@ -50,7 +51,7 @@ def run(options: HarvestOptions, line: str) -> int:
             progress=progress,
         )
     for sentence in _describe(spec, shards, share):
-        print(sentence)
+        print(visible(sentence))
     print(options.out)
     return 0
 

@@ -19,15 +19,23 @@ def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> in
     """Run the experiment, print its tables and claims, and write results, figures and a page."""
     check_folder(options.out)
     from osae import report
-    from osae.versions import versions
+    from osae.experiments.jobs import sum_seconds
+    from osae.locks import lock
+    from osae.versions import find_commit, versions
 
-    options.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    with Progress(f"osae reproduce {experiment.name}") as progress:
-        result = experiment.run(options, progress)
-    seconds = time.perf_counter() - started
-    result = replace(result, command=line, versions=versions(), seconds=seconds)
-    page = report.write_experiment(result, options.out)
+    with lock(options.out):
+        with Progress(f"osae reproduce {experiment.name}") as progress:
+            result = experiment.run(options, progress)
+        result = replace(
+            result,
+            command=line,
+            versions=versions(),
+            commit=find_commit(),
+            seconds=time.perf_counter() - started,
+            training_seconds=sum_seconds(options.out),
+        )
+        page = report.write_experiment(result, options.out)
     report.show(result)
     print(f"Results: {options.out / 'results.json'}\nPage:    {page}")
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from osae.cli import language
 from osae.cli.changes import parse_changes
 from osae.cli.command import Command
-from osae.cli.commands.resume import log_option, train_to_end
+from osae.cli.commands.resume import log_option, on_nan_option, train_to_end
 from osae.cli.inputs import check_present
 from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_new_folder
@@ -89,6 +89,7 @@ class TrainOptions(LanguageOptions, WorldOptions):
         least=0,
     )
     checkpoint_seconds: float = option("time between checkpoints", default=60.0, least=0)
+    on_nan: str = on_nan_option("stop")
     log: tuple[str, ...] = log_option()
     device: str = device_option("train and to run the language model")
 
@@ -182,11 +183,13 @@ def run(options: TrainOptions, line: str) -> int:
     source, recipes = plan(options)
     from osae.training import run as runs
 
-    config = runs.RunConfig(recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds)
+    config = runs.RunConfig(
+        recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds, options.on_nan
+    )
     runs.create(options.out, config)
     try:
         return train_to_end(options.out, device=options.device, log=options.log)
-    except (ValueError, OSError):  # the request cannot be met: once corrected, it may be made again
+    except (ValueError, TypeError, RuntimeError):  # once corrected, the request may be made again
         runs.forget(options.out)
         raise
 

@@ -1,0 +1,152 @@
+"""Worker processes: what each is at work on is known, and none outlives the process that started it.
+
+A worker reads tasks from its standard input and writes answers to its standard output. If a worker dies, its
+output ends, and the others are stopped at once. If the process that started it dies, its input ends, and it
+exits.
+"""
+
+import os
+import pickle
+import queue
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SERVE = "from osae.experiments.workers import serve; serve()"
+_LENGTH = struct.Struct("<Q")  # of a task in bytes, before the task itself
+_PATIENCE = 5.0  # seconds for a worker to exit by itself
+
+
+def run_tasks(
+    function: Callable[[T], R], tasks: Sequence[T], *, workers: int, describe: Callable[[T], str]
+) -> Iterator[R]:
+    """Yield function(task) of every task as it is ready, in any order; a single worker is this process.
+
+    Raise `ChildProcessError` that names the task if a worker dies.
+    """
+    if workers == 1:
+        yield from map(function, tasks)
+        return
+    waiting, team = (
+        list(reversed(tasks)),
+        [_Worker(function, describe) for _ in range(min(workers, len(tasks)))],
+    )
+    try:
+        with selectors.DefaultSelector() as selector:
+            for worker in team:
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+                worker.give(waiting.pop())
+            for _ in tasks:
+                worker = selector.select()[0][0].data
+                answer = worker.take()
+                if waiting:
+                    worker.give(waiting.pop())
+                else:
+                    selector.unregister(worker.answers)
+                yield answer
+    finally:
+        for worker in team:
+            worker.stop()
+
+
+class _Worker(Generic[T, R]):
+    """A process, and the task that it is at work on."""
+
+    def __init__(self, function: Callable[[T], R], describe: Callable[[T], str]):
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.requests, self.answers = self.process.stdin, self.process.stdout
+        self.function, self.describe, self.task = function, describe, None
+
+    def give(self, task: T) -> None:
+        """Start the worker on a task."""
+        self.task = task
+        with suppress(BrokenPipeError):  # it died: taking its answer tells so
+            request = pickle.dumps((self.function, task))
+            self.requests.write(_LENGTH.pack(len(request)) + request)
+            self.requests.flush()
+
+    def take(self) -> R:
+        """Return the worker's answer; raise what the task raised."""
+        assert self.task is not None
+        try:
+            kind, answer = pickle.load(self.answers)
+        except (EOFError, pickle.UnpicklingError):
+            raise ChildProcessError(
+                f"the worker process for {self.describe(self.task)} died ({_describe_end(self.process)}): "
+                "run the same command again to resume."
+            ) from None
+        match kind:
+            case "done":
+                return answer
+            case "ValueError":
+                raise ValueError(answer)
+            case "OSError":
+                raise OSError(answer)
+            case _:
+                raise RuntimeError(f"{self.describe(self.task)} failed:\n{answer}")
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        for pipe in (self.requests, self.answers):
+            with suppress(OSError):  # what was left in its buffer has no reader
+                pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def _describe_end(process: subprocess.Popen) -> str:
+    try:
+        code = process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return "it closed its output"
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL, perhaps for lack of memory"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def serve() -> None:
+    """Answer tasks from the standard input until it ends, then exit at once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our parent decides
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a task prints is no answer
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_tasks, args=(tasks,), daemon=True).start()
+    while True:
+        pickle.dump(_answer(*pickle.loads(tasks.get())), answers)
+        answers.flush()
+
+
+def _read_tasks(tasks: "queue.SimpleQueue[bytes]") -> None:
+    """Pass tasks on as bytes: reading them may import much, and the end must be noticed at once."""
+    while length := sys.stdin.buffer.read(_LENGTH.size):
+        tasks.put(sys.stdin.buffer.read(*_LENGTH.unpack(length)))
+    os._exit(1)  # whoever gave the tasks has ended
+
+
+def _answer(function: Callable[[Any], Any], task: Any) -> tuple[str, Any]:
+    try:
+        return "done", function(task)
+    except ValueError as error:
+        return "ValueError", str(error)
+    except OSError as error:
+        return "OSError", str(error)
+    except Exception:
+        return "another", traceback.format_exc()
