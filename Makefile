@@ -37,7 +37,7 @@ test-faults: setup
 	$(BIN)/python -m tests.faults --out evidence/faults
 	$(BIN)/python -m benchmarks.documentation.pages
 
-# The real SAELens, sparsify, dictionary_learning, SAEBench and Llamascopium, in an environment of their own.
+# The real SAELens, sparsify, dictionary_learning, overcomplete, SAEBench and Llamascopium, in an environment of their own.
 INTEROP := .venv-interop
 $(INTEROP)/.ready: constraints.txt tests/interop_real/requirements.txt tests/interop_real/requirements-alone.txt
 	$(PYTHON) -m venv $(INTEROP)

@@ -123,10 +123,6 @@ class SAE(nn.Module):
         code = self._sparse(rows, k)
         return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
 
-    def _as_rows(self, x: Float[Array, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """Return a tensor as it is, and an array as a tensor like the decoder."""
-        return x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.decoder)
-
     def encode_dense(self, x: Float[Array, "*batch d"]) -> Float[Tensor, "*batch K"]:
         """Return the code of each row as a vector with one entry per unit."""
         return self.encode(x).dense(self.config.units)
@@ -186,9 +182,13 @@ class SAE(nn.Module):
 
     def forward(self, x: Float[Array, "*batch d"]) -> Output:
         """Return the reconstruction of each row and its code."""
-        rows = self._as_rows(x)
-        code = self.encode(rows)
-        return Output(self.decode(code, rows), code)
+        x = self._as_rows(x)
+        code = self.encode(x)
+        return Output(self.decode(code, x), code)
+
+    def _as_rows(self, x: Array) -> Tensor:
+        """Return numpy arrays and the like as tensors where the weights are; a tensor stays as it is."""
+        return x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.decoder)
 
     @torch.no_grad()
     def fold_scale(self, scale: float) -> "SAE":

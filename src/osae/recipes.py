@@ -17,6 +17,7 @@ from osae.model import SAEConfig
 from osae.prefix import (
     Boundaries,
     Full,
+    Geometric,
     Mixed,
     Piecewise,
     PrefixWeights,
@@ -49,6 +50,25 @@ Start = FromNoise | FromData
 
 @variant
 @dataclass(frozen=True)
+class Adam:
+    """The settings of Adam; `clip` is the largest norm of all gradients together, None for no limit."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    clip: float | None = None
+
+    def __post_init__(self):
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError(f"beta1={self.beta1}, beta2={self.beta2}: give numbers from 0 to below 1.")
+        if not self.eps > 0:
+            raise ValueError(f"eps={self.eps}: give a positive number.")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip={self.clip}: give a positive norm, or null for no limit.")
+
+
+@variant
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides a training run except the data and the seed."""
 
@@ -65,6 +85,7 @@ class Recipe:
     sweep: Sweep | None = None
     resort: Resort | None = None
     rescale: bool = False
+    adam: Adam = Adam()
 
     def __post_init__(self):
         if self.batch < 1 or self.samples < self.batch:
@@ -123,6 +144,7 @@ def world_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Re
 def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
     """Return what all recipes for activations share: scaled inputs, a start from the data, AuxK.
 
+    The more units there are, the more rarely each of them fires, and the longer it takes to call one dead.
     Splitting looks at one unit after the other, which is too slow for thousands of units.
     """
     return Recipe(
@@ -131,7 +153,7 @@ def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK)
         task.samples,
         task.batch,
         LearningRate(4e-3, warmup=0.02, decay=0.5),
-        revival=AuxK(2 * task.k, dead_after=100_000),
+        revival=AuxK(2 * task.k, dead_after=max(100_000, 24 * task.units)),
         start=FromData(),
         k_warmup=_warmup(task),
         rescale=True,
@@ -172,6 +194,13 @@ def matryoshka_random(task: Task, base: Base) -> Recipe:
     return replace(topk(task, base), name="matryoshka-random", prefix=drawn)
 
 
+def matryoshka_piecewise(task: Task, base: Base) -> Recipe:
+    """Train as `matryoshka-random` does, drawing from the weights that `osae-paper` has on activations."""
+    groups = min(task.groups, task.units)
+    drawn = RandomBoundaries(Piecewise(group_ends(task.units, groups)), groups)
+    return replace(topk(task, base), name="matryoshka-piecewise", prefix=drawn)
+
+
 def nested_dropout(task: Task, base: Base) -> Recipe:
     """Train a TopK SAE on one random prefix at every step."""
     return replace(topk(task, base), name="nested-dropout", prefix=Sampled(Uniform()))
@@ -196,6 +225,29 @@ def osae_paper_on_activations(task: Task) -> Recipe:
     """Train as in the paper on language models: weights spread over Matryoshka's groups, no unit sweeping."""
     spread = Piecewise(group_ends(task.units, min(task.groups, task.units)))
     return replace(topk(task, activations_base), name="osae-paper", prefix=spread)
+
+
+def osae_geometric(task: Task) -> Recipe:
+    """Train as `osae-paper` does, with prefix weights that fall exponentially, as the paper's words say."""
+    return replace(osae_paper_on_worlds(task), name="osae-geometric", prefix=_falling(task))
+
+
+def osae_swept(task: Task) -> Recipe:
+    """Train as the paper describes unit sweeping: exponential weights, a short burn-in, a constant rate."""
+    return replace(
+        osae_geometric(task), name="osae-swept", lr=LearningRate(1e-2), sweep=Sweep(burn_in=0.1, until=1.0)
+    )
+
+
+def osae_swept_restarting(task: Task) -> Recipe:
+    """Train as `osae-swept` does, with prefixes that start behind the frozen units, as in nested dropout."""
+    sweep = Sweep(burn_in=0.1, until=1.0, restart=True)
+    return replace(osae_swept(task), name="osae-swept-restarting", sweep=sweep)
+
+
+def _falling(task: Task) -> Geometric:
+    """Return weights that fall to a twentieth over the dictionary."""
+    return Geometric(0.05 ** (1 / task.units))
 
 
 def osae_on_worlds(task: Task) -> Recipe:
@@ -245,10 +297,21 @@ def _on(base: Base, *methods: Callable[[Task, Base], Recipe]) -> dict[str, Maker
     return {method.__name__.replace("_", "-"): filled(method) for method in methods}
 
 
-_COMMON = (vanilla, topk, batchtopk, matryoshka_fixed, matryoshka_random, nested_dropout)
+_COMMON = (
+    vanilla,
+    topk,
+    batchtopk,
+    matryoshka_fixed,
+    matryoshka_random,
+    matryoshka_piecewise,
+    nested_dropout,
+)
 WORLD_RECIPES: dict[str, Maker] = {
     **_on(world_base, *_COMMON),
     "osae-paper": osae_paper_on_worlds,
+    "osae-geometric": osae_geometric,
+    "osae-swept": osae_swept,
+    "osae-swept-restarting": osae_swept_restarting,
     "osae": osae_on_worlds,
 }
 RECIPES: dict[str, Maker] = {

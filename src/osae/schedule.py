@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from osae.config import variant
+from osae.config import later, variant
 
 
 @variant
@@ -34,7 +34,8 @@ class Sweep:
     """Units freeze one after another, the first after the share `burn_in` of training, the last at `until`.
 
     The first `part` of the units freeze, by default all; with `atoms_only`, their encoders keep learning.
-    After the share `release` of training, all of them learn again and keep their places.
+    After the share `release` of training, all of them learn again and keep their places. With `restart`,
+    prefixes are those of the units that still learn: the frozen ones belong to all of them.
     """
 
     burn_in: float = 0.1
@@ -42,6 +43,7 @@ class Sweep:
     part: float = 1.0
     atoms_only: bool = False
     release: float = 1.0
+    restart: bool = later(False)
 
 
 @variant

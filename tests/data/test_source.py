@@ -68,7 +68,7 @@ def test_a_damaged_block_is_refused_when_its_turn_comes(shards):
     file = shards.shards[1].file
     file.write_bytes(file.read_bytes()[:-40])
     source.block(0)
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"is not the file that manifest\.json was written for"):
         source.block(1)
 
 

@@ -9,6 +9,7 @@ code `acts` in units of unit atoms (the library's values times its decoder norms
 `recon`. Width 8, 32 units.
 """
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -113,6 +114,46 @@ def saelens_scaled(folder, x):
     return output
 
 
+def saelens_whitened(architecture, fields):
+    """A checkpoint in the middle of a training on whitened inputs, with the whitening beside it."""
+
+    def make(folder, x):
+        from sae_lens import SAE
+        from sae_lens.registry import get_sae_training_class
+        from sae_lens.training.activation_scaler import ActivationScaler, ActivationWhitening
+
+        cls, config_cls = get_sae_training_class(architecture)
+        chosen = {"normalize_activations": "covariance_whitening"} | fields
+        sae = filled(cls(config_cls(d_in=WIDTH, d_sae=UNITS, **chosen)))
+        if hasattr(sae, "topk_threshold"):
+            sae.topk_threshold.fill_(0.8)
+        sae.save_model(folder)
+        matrix = torch.eye(WIDTH) + 0.2 * torch.randn(WIDTH, WIDTH)
+        scaler = ActivationScaler(whitening=ActivationWhitening(torch.randn(WIDTH), matrix, matrix.inverse()))
+        scaler.save(str(folder / "activation_scaler.json"))
+        sae.save_inference_model(folder / "inference")
+        run = SAE.load_from_disk(folder / "inference")
+        shutil.rmtree(folder / "inference")
+        z = scaler.scale(x)
+        lengths = (run.W_dec @ matrix.inverse()).norm(dim=-1)
+        return run.encode(z) * lengths, scaler.unscale(run(z))
+
+    return make
+
+
+def saelens_saved(architecture, **fields):
+    """An SAE that is only saved: ours does not run it."""
+
+    def make(folder, x):
+        from sae_lens.registry import get_sae_class
+
+        cls, config_cls = get_sae_class(architecture)
+        filled(cls(config_cls(d_in=WIDTH, d_sae=UNITS, **fields))).save_model(folder)
+        return torch.zeros(len(x), UNITS), torch.zeros_like(x)
+
+    return make
+
+
 def saelens_old(fields):
     """The flat cfg.json of the releases before 6, read by the real library's path for old files."""
 
@@ -168,6 +209,53 @@ def dictionary(name, *, norms=False, threshold=None, backup=None):
         recon, acts = ae(x, output_features=True)
         lengths = ae.W_dec.norm(dim=1) if hasattr(ae, "W_dec") else ae.decoder.weight.norm(dim=0)
         return acts * lengths, recon
+
+    return make
+
+
+# --- overcomplete ---------------------------------------------------------------------------------
+
+
+def import_overcomplete():
+    """Import the SAEs alone: the package itself imports vision models that are not needed here."""
+    if "overcomplete" not in sys.modules:
+        spec = importlib.util.find_spec("overcomplete")
+        package = types.ModuleType("overcomplete")
+        package.__path__ = list(spec.submodule_search_locations)  # pyright: ignore
+        sys.modules["overcomplete"] = package
+    return importlib.import_module("overcomplete.sae")
+
+
+def overcomplete(name, *, encoder=None, whole=True, normalization="l2"):
+    """A whole module, or its state_dict, after a few batches in training."""
+
+    def make(folder, x):
+        classes = import_overcomplete()
+        options = {
+            "TopKSAE": {"top_k": K},
+            "BatchTopKSAE": {"top_k": 200},
+            "QSAE": {"q": 3},
+            "MpSAE": {"k": K},
+        }
+        options |= {"OMPSAE": {"k": K}, "RATopKSAE": {"top_k": K}}
+        chosen = dict(options.get(name, {}))
+        if name.startswith("RA"):
+            chosen |= {"points": torch.randn(20, WIDTH), "delta": 0.3}
+        else:
+            chosen["dictionary_params"] = {"normalization": normalization, "use_multiplier": True}
+        if encoder not in (None, "tied", "untied"):
+            chosen["encoder_module"] = encoder
+        sae = getattr(classes, name)(WIDTH, UNITS, **chosen)
+        if encoder in ("tied", "untied"):
+            sae = getattr(sae, encoder)(bias=True)
+        for key, value in sae.named_parameters():
+            value.add_(torch.full_like(value, 2.0) if key == "thresholds" else 0.3 * torch.randn_like(value))
+        for _ in range(3):  # batch norm, thresholds and dictionaries are updated by what they see
+            sae(2 * torch.randn(32, WIDTH))
+        sae.eval()
+        torch.save(sae if whole else sae.state_dict(), folder / "sae.pt")
+        _, acts, recon = sae(x)
+        return acts * sae.get_dictionary().norm(dim=1), recon
 
     return make
 
@@ -273,6 +361,18 @@ MAKERS = {
     "llamascopium-relu": llamascopium("relu", fields={"sparsity_include_decoder_norm": False}),
     "llamascopium-batchtopk": llamascopium("batchtopk"),
     "gemma_scope": gemma_scope,
+    "saelens-constant-norm": saelens("jumprelu", fields={"normalize_activations": "constant_norm_rescale"}),
+    "saelens-topk-layer-norm": saelens("topk", fields={"normalize_activations": "layer_norm"}),
+    "saelens-matching-pursuit": saelens_saved("matching_pursuit"),
+    "saelens-temporal": saelens_saved("temporal", n_heads=2, n_attn_layers=1, bottleneck_factor=2),
+    "saelens-transcoder": saelens_saved("jumprelu_transcoder", d_out=WIDTH, apply_b_dec_to_input=False),
+    "saelens-checkpoint-whitened": saelens_whitened("standard", {}),
+    "overcomplete-SAE": overcomplete("SAE", encoder="mlp_bn_1"),
+    "overcomplete-TopKSAE": overcomplete("TopKSAE"),
+    "overcomplete-BatchTopKSAE": overcomplete("BatchTopKSAE", normalization="max_l2"),
+    "overcomplete-RATopKSAE": overcomplete("RATopKSAE", encoder="untied"),
+    "overcomplete-RAJumpSAE-state": overcomplete("RAJumpSAE", whole=False),
+    "overcomplete-QSAE": overcomplete("QSAE"),
 }
 
 if __name__ == "__main__":

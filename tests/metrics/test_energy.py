@@ -71,6 +71,18 @@ def test_too_many_overlaps_are_estimated_from_the_first_samples(monkeypatch):
         assert torch.equal(activity.greedy_order(), expected)
 
 
+def test_full_codes_give_the_same_order(monkeypatch):
+    """During a warm-up of k, codes are too full for sums over pairs of entries."""
+    problem = draw(300, 60, 16, 20)
+    expected = greedy_order(*problem)
+    monkeypatch.setattr(energy, "_DENSE_UNITS", 2)
+    dense = Coactivity(problem[2])
+    for rows in (slice(0, 100), slice(100, 200), slice(200, 300)):
+        monkeypatch.setattr(energy, "_DENSE_SHARE", 1.0 if rows.start == 100 else 0.1)  # and some are sparse
+        dense.update(problem[0][rows], problem[1][rows], problem[3][rows])
+    assert torch.equal(dense.greedy_order(), expected)
+
+
 @pytest.mark.slow
 def test_sixty_five_thousand_units_are_sorted_in_a_minute_and_four_gigabytes():
     """Twenty thousand samples of width 2304 with 80 active units; CPU time, as the machine may be busy."""

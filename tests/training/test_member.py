@@ -8,7 +8,8 @@ import torch
 from osae.config import alter
 from osae.data.source import MemoryRows
 from osae.data.worlds import SparseWorld
-from osae.recipes import WORLD_RECIPES, FromData, Task, world_recipe
+from osae.prefix import prefix_weights
+from osae.recipes import WORLD_RECIPES, FromData, Task, recipe, world_recipe
 from osae.revival import AuxK, Resample, Split
 from osae.schedule import Resort, Sweep
 from osae.seeds import generator
@@ -77,6 +78,21 @@ def test_frozen_atoms_leave_their_encoders_free(rows):
     assert torch.equal(member.sae.decoder[:4], start["decoder"][:4])
     assert not torch.equal(member.sae.decoder[4:], start["decoder"][4:])
     assert not torch.equal(member.sae.encoder[:4], start["encoder"][:4])
+
+
+def test_prefixes_that_restart_are_those_of_the_units_that_still_learn(rows):
+    made = world_recipe("osae-swept-restarting", TASK)
+    member = Member(made, 0, rows)
+    for step in (0, made.steps // 2, made.steps - 1):
+        frozen = min(member.frozen_at(step), 15)
+        weights = member._draw_prefix_weights(step)
+        assert weights[:frozen].sum() == 0
+        assert torch.equal(weights[frozen:], prefix_weights(made.prefix, 16 - frozen))
+    assert frozen > 8
+    usual = Member(world_recipe("osae-swept", TASK), 0, rows)
+    x = rows[:100]
+    assert torch.equal(usual.terms(x, 0).total, member.terms(x, 0).total)  # nothing is frozen yet
+    assert not torch.equal(usual.terms(x, made.steps - 1).total, member.terms(x, made.steps - 1).total)
 
 
 def test_released_atoms_learn_and_keep_their_places(rows):
@@ -263,3 +279,28 @@ def test_choices_are_independent(rows):
             alter(world_recipe("osae", replace(TASK, samples=500)), {"sae.sparsifier": sparsifier}),
             rows.double(),
         )
+
+
+def test_the_settings_of_adam_are_those_of_the_recipe(rows):
+    made = world_recipe("topk", TASK)
+    plain = fit(made, rows)
+    assert torch.equal(plain.decoder, fit(alter(made, {"adam.clip": 1e9}), rows).decoder)
+    for change in ({"adam.beta1": 0.5}, {"adam.beta2": 0.9}, {"adam.eps": 1e-2}):
+        assert not torch.equal(plain.decoder, fit(alter(made, change), rows).decoder)
+    for wrong in ({"adam.beta1": 1.0}, {"adam.eps": 0.0}, {"adam.clip": 0.0}):
+        with pytest.raises(ValueError, match=r"give"):
+            alter(made, wrong)
+
+
+def test_gradients_are_clipped_together(rows):
+    member = Member(alter(world_recipe("topk", TASK), {"adam.clip": 0.01, "k_warmup": None}), 0, rows)
+    member.advance(rows[:100], 0)
+    grads = [p.grad for p in member.weights.named().values() if p.grad is not None]
+    assert float(torch.stack([grad.norm() for grad in grads]).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize(("units", "samples"), [(1000, 100_000), (4096, 100_000), (65_536, 24 * 65_536)])
+def test_more_units_are_given_more_time_before_they_count_as_dead(units, samples):
+    revival = recipe("osae", Task(128, units, 8, samples=1000)).revival
+    assert isinstance(revival, AuxK)
+    assert revival.dead_after == samples

@@ -1,5 +1,7 @@
 """Sources: blocks of activations by number, so that a resumed run can return to any place in the stream."""
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from torch import Tensor
 from osae.config import variant
 from osae.data.harvest import BATCH_TOKENS, Harvest, build_contexts, count_rows, make_block, open_model
 from osae.data.shards import Shards
-from osae.data.text import check_readable
+from osae.data.text import HubText, Text, check_readable
 from osae.data.worlds import PCAWorld, SparseWorld
 from osae.seeds import generator
 
@@ -22,9 +24,9 @@ RUNS = 2048  # of neighbouring rows that make up a block of `MixedRows`
 
 
 class Part(NamedTuple):
-    """Rows `start` to `stop` of a block, in the order in which a seed takes its rows."""
+    """Rows `start` to `stop` of the block of this number, in the order in which a seed takes its rows."""
 
-    index: int
+    block: int
     start: int
     stop: int
 
@@ -221,10 +223,24 @@ class ShardRows(_EqualBlocks):
 @variant
 @dataclass(frozen=True)
 class Live:
-    """Activations straight from a language model; `batch_tokens` affects their last bits."""
+    """Activations straight from a language model; `batch_tokens` affects their last bits.
+
+    `text_sha256` is that of the files of text (see `digest_text`); it is empty if they were not recorded.
+    """
 
     harvest: Harvest
     batch_tokens: int = BATCH_TOKENS
+    text_sha256: str = ""
+
+
+def digest_text(text: Text) -> str:
+    """Return a digest of the files that a text is read from.
+
+    It is empty for a data set on the hub: its revision identifies it, if one is given.
+    """
+    if isinstance(text, HubText):
+        return ""
+    return hashlib.sha256(json.dumps(text.origin()["files"]).encode()).hexdigest()
 
 
 class LiveRows(_EqualBlocks):
@@ -267,7 +283,9 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
                     f"{path} differs from the activations this run started with: restore the original."
                 )
             return ShardRows(shards) if mixing == 1 else MixedRows(shards)
-        case Live():
+        case Live(harvest, _, sha256):
+            if sha256 and digest_text(harvest.text) != sha256:
+                raise ValueError("the text differs from the one this run started with: restore the original.")
             return LiveRows(spec, device)
         case SparseWorld() | PCAWorld():
             return MemoryRows(spec.draw("train").x)

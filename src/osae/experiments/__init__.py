@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from osae.experiments.lm.options import LMOptions
 from osae.experiments.options import ExperimentOptions
 from osae.experiments.worlds.options import (
+    BudgetOptions,
     EnergyOptions,
     LemmaOptions,
     PCAOptions,
@@ -54,6 +55,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         Experiment("toy", "table 1: every recipe on the Gaussian world", ToyOptions, _run_of("worlds.toy")),
+        Experiment(
+            "budgets",
+            "table 1 after training runs of several lengths, with and without splitting",
+            BudgetOptions,
+            _run_of("worlds.budgets"),
+        ),
         Experiment("sizes", "table 1 at 10, 30 and 50 atoms", SizesOptions, _run_of("worlds.sizes")),
         Experiment("zipf", "six measures against the Zipf exponent", ZipfOptions, _run_of("worlds.zipf")),
         Experiment(

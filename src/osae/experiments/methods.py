@@ -5,24 +5,30 @@ TOPK = "topk"
 BATCHTOPK = "batchtopk"
 MATRYOSHKA_FIXED = "matryoshka-fixed"
 MATRYOSHKA_RANDOM = "matryoshka-random"
+MATRYOSHKA_PIECEWISE = "matryoshka-piecewise"
 NESTED_DROPOUT = "nested-dropout"
 OSAE_PAPER = "osae-paper"
+OSAE_GEOMETRIC = "osae-geometric"
+OSAE_SWEPT = "osae-swept"
+OSAE_SWEPT_RESTARTING = "osae-swept-restarting"
 OSAE = "osae"
 OSAE_FROM_NOISE = "osae-from-noise"
 MATRYOSHKA = (MATRYOSHKA_FIXED, MATRYOSHKA_RANDOM)
 
 # the recipes of `osae.recipes`, which needs torch; a test compares the two
-WORLD_METHODS = (
+_COMMON = (
     VANILLA,
     TOPK,
     BATCHTOPK,
     MATRYOSHKA_FIXED,
     MATRYOSHKA_RANDOM,
+    MATRYOSHKA_PIECEWISE,
     NESTED_DROPOUT,
     OSAE_PAPER,
-    OSAE,
 )
-ACTIVATION_METHODS = (*WORLD_METHODS, OSAE_FROM_NOISE)
+WORLD_METHODS = (*_COMMON, OSAE_GEOMETRIC, OSAE_SWEPT, OSAE_SWEPT_RESTARTING, OSAE)
+ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE)
+TABLE_METHODS = (VANILLA, TOPK, BATCHTOPK, *MATRYOSHKA, NESTED_DROPOUT, OSAE_PAPER, OSAE)  # in table 1
 LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models
 
 # how SAEs start: from the data's principal directions, or from random atoms
@@ -42,4 +48,6 @@ SORTED_AFTERWARDS = frozenset((*SORTED_BY_ENERGY.values(), *SORTED_BY_GAIN.value
 
 # variants with names of their own
 NO_SWEEPING, NO_WARMUP = "no unit sweeping", "no warm-up of k"  # of the paper's recipe
+SWEPT_NO_SWEEPING = "osae-swept, no unit sweeping"
+MATRYOSHKA_EQUAL = "matryoshka-fixed, equal groups"  # in the Zipfian world
 ORDERED, PLAIN = "ordered", "plain"  # linear autoencoders with the nested loss and without it

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Files of other libraries that are read, in this order: the most distinctive come first.
 FORMATS = (
     "crosscoder",
+    "overcomplete",
     "llamascopium",
     "llama_scope",
     "saelens",

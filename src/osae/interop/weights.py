@@ -16,10 +16,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from osae.arrays import as_tensor
+from osae.interop import modules
 
 DEEPEST = 50  # dicts and lists inside one another
 MOST = 20_000  # entries in a file
 EXPANSION = 4  # a compressed .npz may hold this many times its size on disk
+SHARED = 2  # tensors of a .pt may be this many times as large as its data: tied weights are stored once
 ALONE = "decoder"  # the name given to a tensor that has none in its file
 
 # What the pickle of a state_dict consists of. Each of these is harmless: it builds a tensor over bytes of the
@@ -84,10 +86,12 @@ def _from_torch(path: Path) -> dict[str, Any]:
         pickles = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
         if len(pickles) != 1 or any(name.endswith("constants.pkl") for name in archive.namelist()):
             raise ValueError("it is a zip file, but not one that torch.save makes of tensors.")
-        _check_pickle(archive.read(pickles[0]))
+        data = archive.read(pickles[0])
+        _check_pickle(data, whole=(whole := modules.is_module(data)))
+        if whole:
+            return _from_module(archive, pickles[0], data, size)
     # the first pass makes tensors without memory, to find out how much the second one needs
-    outline = list(_list_tensors(torch.load(path, map_location="meta", weights_only=True)))
-    _check_declared(sum(tensor.numel() * tensor.element_size() for tensor in outline), size)
+    _check_tensors(torch.load(path, map_location="meta", weights_only=True), size)
     held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, Tensor):
         return {ALONE: held.detach()}
@@ -96,15 +100,33 @@ def _from_torch(path: Path) -> dict[str, Any]:
     return {str(name): item for name, item in held.items()}
 
 
-def _check_pickle(data: bytes) -> None:
+def _from_module(archive: zipfile.ZipFile, name: str, data: bytes, size: int) -> dict[str, Any]:
+    folder = name.removesuffix("data.pkl") + "data/"
+    held = modules.load_module(data, _NAMES, lambda key: archive.read(folder + key))
+    _check_tensors(held, size)
+    if not isinstance(held, modules.Inert):
+        raise ValueError(f"it holds a {type(held).__name__}: a module is needed.")
+    return modules.flatten(held)
+
+
+def _check_tensors(held: Any, size: int) -> None:
+    """Raise `ValueError` if the tensors are views of more numbers than the file can hold."""
+    _check_declared(
+        sum(tensor.numel() * tensor.element_size() for tensor in _list_tensors(held)), SHARED * size
+    )
+
+
+def _check_pickle(data: bytes, *, whole: bool) -> None:
+    opcodes = _OPCODES | modules.OPCODES if whole else _OPCODES
     for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name not in _OPCODES:
+        if opcode.name not in opcodes:
             raise ValueError(
                 f"its pickle uses {opcode.name}, which tensors do not need: save it with torch.save."
             )
-        if opcode.name == "GLOBAL" and argument not in _NAMES:
-            needed = str(argument).replace(" ", ".")
-            raise ValueError(f"its pickle needs {needed}, but code in files is never run: save tensors only.")
+        if opcode.name != "GLOBAL" or argument in _NAMES or (whole and modules.stays_name(str(argument))):
+            continue
+        needed = str(argument).replace(" ", ".")
+        raise ValueError(f"its pickle needs {needed}, but code in files is never run: save tensors only.")
 
 
 def _list_tensors(held: Any) -> Iterator[Tensor]:

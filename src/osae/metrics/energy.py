@@ -25,6 +25,8 @@ from osae.metrics.sparse_codes import check_batch, to_arrays
 
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
 MOST_OVERLAPS = 2**28  # stored sample by sample: 1 GB
+_DENSE_UNITS, _DENSE_SHARE = 512, 1 / 32  # from which on products of dense codes take less time
+_DENSE_ROWS = 1024  # of such codes held at once
 _BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
 _ATOMS = 2**23  # numbers of gathered atoms held at once
 
@@ -118,15 +120,19 @@ class Coactivity(UnitActivity):
         return torch.from_numpy(order)
 
 
-Subtract = Callable[[int, np.ndarray], None]
+Subtract = Callable[[int, np.ndarray], object]
 
 
 class _SummedOverlaps:
-    """The overlap of every pair of units, from sparse sums of z_i z_j: O(B k^2) time per batch."""
+    """The overlap of every pair of units, from sums of z_i z_j.
+
+    Those are sparse and take O(B k^2) time per batch, or, once codes are too full for that, dense.
+    """
 
     def __init__(self, decoder: np.ndarray) -> None:
         self._decoder = decoder
         self._together = _sparse_matrix((len(decoder), len(decoder)), (len(decoder), len(decoder)))
+        self._dense: np.ndarray | None = None
 
     def add(self, values: np.ndarray, units: np.ndarray) -> None:
         """Add the codes of one batch."""
@@ -134,10 +140,21 @@ class _SummedOverlaps:
         shape = (len(values), len(self._decoder))
         code = _sparse_matrix((values.ravel(), (samples, units.ravel())), shape)
         code.eliminate_zeros()
-        self._together = (self._together + code.T @ code).tocsr()
+        if len(self._decoder) < _DENSE_UNITS or code.nnz < _DENSE_SHARE * len(values) * len(self._decoder):
+            self._together = (self._together + code.T @ code).tocsr()
+            return
+        if self._dense is None:
+            self._dense = np.zeros(self._together.shape)
+        for start in range(0, len(values), _DENSE_ROWS):
+            rows = code[start : start + _DENSE_ROWS].toarray()
+            self._dense += rows.T @ rows
 
     def prepare(self, samples: int) -> Subtract:
         """Return the function that takes from all gains what a chosen unit has of them."""
+        if self._dense is not None:
+            overlaps = self._dense + self._together.toarray()
+            overlaps *= self._decoder @ self._decoder.T
+            return lambda chosen, gain: np.subtract(gain, 2 * overlaps[chosen], out=gain)
         first, others, overlap = self._together.indptr, self._together.indices, self._multiply()
 
         def subtract(chosen: int, gain: np.ndarray) -> None:
@@ -172,8 +189,8 @@ class _SampleOverlaps:
         values, units = (np.take_along_axis(part, order, 1)[:, :width] for part in (values, units))
         kept = min(len(values), (MOST_OVERLAPS - self._stored) // width**2)
         if kept:
-            values, units = torch.from_numpy(values[:kept]), units[:kept].astype(np.int32)
-            self._batches.append((units, self._multiply(values, units)))
+            places = units[:kept].astype(np.int32)
+            self._batches.append((places, self._multiply(torch.from_numpy(values[:kept]), places)))
         self._stored, self._samples = self._stored + kept * width**2, self._samples + kept
 
     def _multiply(self, values: Tensor, units: np.ndarray) -> np.ndarray:

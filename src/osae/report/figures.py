@@ -204,6 +204,7 @@ def sweep(
     *,
     title: str = "How every measure changes with the skew of the world",
     x_label: str = "Zipf exponent of the world",
+    log_x: bool = False,
 ) -> None:
     """Draw one panel per measure: its mean and 95 % interval against the sections' `x`, a line per method."""
     rows = [(section.x or 0.0, row) for section in sections for row in section.rows]
@@ -217,6 +218,12 @@ def sweep(
                 _line_and_band(axes, sorted(points, key=lambda point: point[0]), method, look)
             if _wants_log(measure(key), [row.measures.get(key) for _, row in rows]):
                 axes.set_yscale("log")
+            if log_x:
+                axes.set_xscale("log")
+                axes.set_xticks(
+                    sorted({x for x, _ in rows}), [f"{x:g}" for x in sorted({x for x, _ in rows})]
+                )
+                axes.minorticks_off()
             axes.set_title(_panel_title(measure(key)))
         figure.suptitle(_plain(title))
         _label_lowest(grid, len(keys), x_label)

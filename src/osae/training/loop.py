@@ -60,7 +60,8 @@ class Batches:
     """
 
     def __init__(self, source: Source, seed: int, size: int, on_nan: OnNan = "stop"):
-        self.source, self.seed, self.size, self.on_nan = source, seed, size, on_nan
+        self.source, self.seed, self.size = source, seed, size
+        self.on_nan: OnNan = on_nan
         self.index, self.measured = -1, Tensor()
         self._block, self._order = Tensor(), Tensor()
 

@@ -45,7 +45,10 @@ class Member:
         self.sae = start_sae(recipe, rows, seed).to(self.device)
         self.weights = Weights(self.sae, recipe.dictionary, rows, generator(seed, "dictionary"))
         trained = [p for p in self.weights.named().values() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
+        adam = recipe.adam
+        self.optimizer = torch.optim.Adam(
+            trained, lr=recipe.lr.peak, betas=(adam.beta1, adam.beta2), eps=adam.eps, fused=True
+        )
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches left out because their loss or gradients were not finite
         self._first_loss, self._warned = -1.0, False
@@ -64,12 +67,17 @@ class Member:
         self._revivals: tuple[int, ...] = ()
         if isinstance(revival, Resample | Split):
             self._revivals = evenly(revival.times, revival.until, steps, revival.since)
-        self._drawn = isinstance(recipe.prefix, RandomBoundaries | Sampled)
+        restarts = recipe.sweep is not None and recipe.sweep.restart
+        self._restart_at = self.frozen_at if restarts else lambda step: 0
+        self._drawn = restarts or isinstance(recipe.prefix, RandomBoundaries | Sampled)
         self._prefix_weights = self._draw_prefix_weights()
 
     def _draw_prefix_weights(self, *step: int) -> Tensor:
+        """Return the weight of each prefix; those within the frozen units have none if prefixes restart."""
         source = generator(self.seed, "prefix", *step)
-        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source)
+        behind = min(self._restart_at(*step), self.recipe.sae.units - 1) if step else 0
+        weights = prefix_weights(self.recipe.prefix, self.recipe.sae.units - behind, source)
+        return torch.nn.functional.pad(weights, (behind, 0))
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """Take the optimizer step that x asks for, and return the terms of the loss before it.
@@ -116,6 +124,8 @@ class Member:
         frozen = self.frozen_at(step)
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
+        if self.recipe.adam.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.weights.named().values(), self.recipe.adam.clip)
         kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
         self.optimizer.step()
         self.weights.constrain()

@@ -56,10 +56,10 @@ def fit(
     `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `progress` shows a progress bar
     on a terminal and in a notebook, and prints a line now and then elsewhere.
     """
-    seed = _whole_number("seed", seed, least=0)
+    seed, device = _whole_number("seed", seed, least=0), choose_device(device)
     source = _open_rows(x)
     chosen = _complete(recipe, source, {"units": units, "k": k, "samples": samples, "batch": batch})
-    member = Member(chosen, seed, source.block(0), device=choose_device(device))
+    member = Member(chosen, seed, source.block(0), device=device)
     with _show_progress(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)
     return member.finish()

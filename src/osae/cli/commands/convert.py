@@ -19,12 +19,10 @@ class ConvertOptions(Options):
     out: Path = option("new or empty folder", positional=True, metavar="OUT")
     to: Target = option("target library")
     model: str | None = option(
-        "name of the model, if the file does not name it or is wrong", default=None, metavar="NAME"
+        "name of the model, if the file does not name it or names the wrong one", default=None, metavar="NAME"
     )
     layer: int | None = option(
-        "block of the model whose output the activations are, if the file does not say or is wrong",
-        default=None,
-        least=0,
+        "block of the model whose output the activations are, if the file does not say", default=None, least=0
     )
     orientation: Orientation | None = orientation_option()
 

@@ -248,7 +248,8 @@ def _on_disk(options: TrainOptions, known: "Setting | None") -> "tuple[SourceSpe
     tokens = options.tokens or (known.tokens if known else None)
     if options.epochs or tokens is None:
         tokens = int((options.epochs or DATA_EPOCHS) * shards.rows)
-    return OnDisk(str(options.data), shards.provenance()["sha256"]), shards.width, tokens
+    # absolute: the run may be resumed from another folder
+    return OnDisk(str(options.data.absolute()), shards.provenance()["sha256"]), shards.width, tokens
 
 
 def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, int]":
@@ -266,9 +267,10 @@ def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, i
         spec = build_harvest(options.model, tokens, options)
         width = _measure_width(spec, options.device)
     from osae.data.harvest import BATCH_TOKENS
-    from osae.data.source import Live
+    from osae.data.source import Live, digest_text
 
-    return Live(spec, options.batch_tokens or BATCH_TOKENS), width, spec.tokens
+    live = Live(spec, options.batch_tokens or BATCH_TOKENS, digest_text(spec.text))
+    return live, width, spec.tokens
 
 
 def _measure_width(spec: Any, device: str) -> int:

@@ -29,9 +29,12 @@ from osae.experiments.methods import (
     ORDERED,
     OSAE,
     OSAE_PAPER,
+    OSAE_SWEPT,
+    OSAE_SWEPT_RESTARTING,
     PLAIN,
     SORTED_AFTERWARDS,
     SORTED_BY_GAIN,
+    SWEPT_NO_SWEEPING,
     TOPK,
     TOPK_OUR_SETTINGS,
     TOPK_SORTED_BY_GAIN,
@@ -265,9 +268,40 @@ ZIPF = (
         above=0.0,
     ),
 )
+RANKED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
+BUDGETS = tuple(
+    Compared(
+        f"After {epochs} epoch{'s' * (epochs > 1)}, O-SAE has the paper's rank: it is more stable and more "
+        f"ordered than TopK and both Matryoshka kinds, with less error ({'all' if suffix else 'none'} with "
+        "splitting).",
+        Kind.AHEAD,
+        f"{OSAE_PAPER}{suffix}",
+        tuple(f"{name}{suffix}" for name in BASELINES),
+        RANKED,
+        above=epochs - 0.5,
+        up_to=epochs,
+    )
+    for suffix in ("", " + splitting")
+    for epochs in (1, 3, 10, 25)
+)
 SCHEDULES = (
     Compared(
-        "Unit sweeping improves stability and ordered recovery.",
+        "Unit sweeping improves stability and ordered recovery (as the paper describes it: weights that fall "
+        "exponentially, a short burn-in, a constant rate).",
+        Kind.AHEAD,
+        OSAE_SWEPT,
+        (SWEPT_NO_SWEEPING,),
+        ("stability_truth", "orderedness_truth"),
+    ),
+    Compared(
+        "The same with prefixes that start behind the frozen units, as in nested dropout.",
+        Kind.AHEAD,
+        OSAE_SWEPT_RESTARTING,
+        (SWEPT_NO_SWEEPING,),
+        ("stability_truth", "orderedness_truth"),
+    ),
+    Compared(
+        "Unit sweeping improves stability and ordered recovery (with equal weights and a rate that falls).",
         Kind.AHEAD,
         OSAE_PAPER,
         (NO_SWEEPING,),
@@ -300,6 +334,7 @@ PCA = (
 )
 CLAIMS: dict[str, tuple[WorldClaim, ...]] = {
     "toy": TOY,
+    "budgets": BUDGETS,
     "sizes": SIZES,
     "zipf": ZIPF,
     "schedules": SCHEDULES,

@@ -1,6 +1,7 @@
 """The figures of the experiments on worlds."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from osae import metrics
 from osae.data.worlds import SparseWorld
+from osae.experiments.methods import SORTED_AFTERWARDS
 from osae.experiments.worlds.training import Group
 from osae.model import SAE
 from osae.results.experiment import Figure, MethodRow, Section
@@ -53,6 +55,29 @@ def draw_groups(
                 "learned codes. Middle: Pearson correlation of all pairs of units. Bottom: cosine of all "
                 "pairs of atoms.",
             )
+
+
+def draw_budgets(sections: Sequence[Section], splitting: str, out: Path) -> Iterator[Figure]:
+    """Draw each measure against the length of training, without splitting and with it."""
+    from osae.report import figures
+
+    here = make_folder(out)
+    for name, words, wanted in (("plain", "without", False), ("splitting", "with", True)):
+        shown = [
+            replace(
+                section,
+                rows=tuple(
+                    replace(row, method=row.method.removesuffix(splitting))
+                    for row in section.rows
+                    if row.method.endswith(splitting) == wanted and row.method not in SORTED_AFTERWARDS
+                ),
+            )
+            for section in sections
+        ]
+        file = here / f"budgets-{name}.png"
+        title = f"Every measure against the length of training, {words} splitting"
+        figures.sweep(shown, SWEPT, out / file, title=title, x_label="epochs", log_x=True)
+        yield Figure(file.as_posix(), f"{title}: mean over seeds and 95 % interval.")
 
 
 def _matching_panel(name: str, sae: SAE, truth: torch.Tensor) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from osae.experiments.methods import WORLD_METHODS
+from osae.experiments.methods import TABLE_METHODS, WORLD_METHODS
 from osae.experiments.options import (
     FEW_SEEDS,
     QUICK_SEEDS,
@@ -25,6 +25,7 @@ WORLD_FIELDS: dict[str, tuple[str, float | None]] = {  # help text, least value
     "samples": ("number of training samples, N", 1),
     "seed": ("seed of the dictionary and of the samples", None),
 }
+EPOCHS, QUICK_EPOCHS = (1, 3, 10, 25), (1, 3)
 EXPONENTS, QUICK_EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
 
 
@@ -92,9 +93,7 @@ class WorldOptions(WorldChoices):
 class MethodOptions(Options):
     """Which recipes an experiment trains."""
 
-    methods: tuple[str, ...] = option(
-        "recipes to train", default=WORLD_METHODS, choices=WORLD_METHODS, shown="all"
-    )
+    methods: tuple[str, ...] = option("recipes to train", default=TABLE_METHODS, choices=WORLD_METHODS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,6 +188,30 @@ class LemmaOptions(SeedOptions):
 @dataclass(frozen=True, kw_only=True)
 class VariantOptions(WorldOptions, SeedOptions):
     """The options of experiments that train variants of one recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions(WorldOptions, SeedOptions):
+    """The options of table 1 after training runs of several lengths."""
+
+    SEEDS: ClassVar[int] = 10
+
+    seeds: int | None = seeds_option(f"10, with --quick {QUICK_SEEDS}")
+    epochs: tuple[int, ...] | None = option(
+        "lengths of the training runs, in passes over the samples",
+        default=None,
+        least=1,
+        shown="1,3,10,25; with --quick 1,3",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct("--epochs", self.epochs or ())
+
+    @property
+    def epoch_list(self) -> tuple[int, ...]:
+        """The lengths of the training runs."""
+        return self.epochs or (QUICK_EPOCHS if self.quick else EPOCHS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,22 @@
-"""The paper's recipe without each of its two schedules."""
+"""The paper's recipe without each of its two schedules, and unit sweeping as the paper describes it."""
 
 from dataclasses import replace
 from typing import Any
 
 from osae.config import alter
-from osae.experiments.methods import NO_SWEEPING, NO_WARMUP, OSAE_PAPER
+from osae.experiments.methods import (
+    NO_SWEEPING,
+    NO_WARMUP,
+    OSAE_PAPER,
+    OSAE_SWEPT,
+    OSAE_SWEPT_RESTARTING,
+    SWEPT_NO_SWEEPING,
+)
 from osae.experiments.worlds.options import VariantOptions
 from osae.experiments.worlds.trials import tuned_recipe
 from osae.experiments.worlds.variants import compare_variants
 from osae.progress import Progress
-from osae.recipes import Recipe, Task
+from osae.recipes import Recipe, Task, world_recipe
 from osae.results.experiment import ExperimentResult
 
 
@@ -20,11 +27,16 @@ def run(options: VariantOptions, progress: Progress) -> ExperimentResult:
 
 
 def unscheduled(task: Task) -> list[Recipe]:
-    """Return the recipe `osae-paper` as it is, without unit sweeping, and without warm-up of k."""
+    """Return `osae-paper` as it is and without each schedule, and `osae-swept` with and without sweeping."""
     changes: dict[str, dict[str, Any]] = {
         OSAE_PAPER: {},
         NO_SWEEPING: {"sweep": None},
         NO_WARMUP: {"k_warmup": None},
     }
     base = tuned_recipe(OSAE_PAPER, task)
-    return [replace(alter(base, change), name=name) for name, change in changes.items()]
+    described = [world_recipe(name, task) for name in (OSAE_SWEPT, OSAE_SWEPT_RESTARTING)]
+    return [
+        *(replace(alter(base, change), name=name) for name, change in changes.items()),
+        *described,
+        replace(described[0], name=SWEPT_NO_SWEEPING, sweep=None),
+    ]

@@ -7,6 +7,7 @@ from osae.config import alter, to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import (
+    MATRYOSHKA_EQUAL,
     MATRYOSHKA_FIXED,
     MATRYOSHKA_RANDOM,
     OSAE,
@@ -19,7 +20,7 @@ from osae.experiments.worlds.figures import draw_sweep
 from osae.experiments.worlds.measuring import chance_levels, measure_rows
 from osae.experiments.worlds.options import ZipfOptions
 from osae.experiments.worlds.training import add_sorted, train_saes
-from osae.prefix import Boundaries, Full, RandomBoundaries, Zipf
+from osae.prefix import Boundaries, Full, PrefixWeights, RandomBoundaries, Zipf
 from osae.progress import Progress
 from osae.recipes import Recipe, Task, group_ends, world_recipe
 from osae.results.experiment import ExperimentResult, Section
@@ -72,17 +73,29 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
     as_paper = {"lr": LearningRate(1e-4), "k_warmup": None, "revival": None}
     weights = Zipf(world.zipf)
     ends = group_ends(world.units, 8)
-    masses = tuple(float(end) ** -world.zipf for end in ends)
-    prefixes = {
+    equal = tuple(world.units * group // 8 for group in range(1, 9)) if world.units >= 8 else ends
+    prefixes: dict[str, PrefixWeights] = {
         TOPK: Full(),
-        MATRYOSHKA_FIXED: Boundaries(ends, masses),
+        MATRYOSHKA_FIXED: _weigh(ends, world),
+        MATRYOSHKA_EQUAL: _weigh(equal, world),
         MATRYOSHKA_RANDOM: RandomBoundaries(weights, 4),
         OSAE_PAPER: weights,
     }
     plain = alter(world_recipe(VANILLA, task), {**as_paper, "sae.sparsifier.l1": 0.01})
     settings = [
-        alter(world_recipe(name, task), {**as_paper, "sweep": None, "prefix": prefix})
+        replace(
+            alter(
+                world_recipe(MATRYOSHKA_FIXED if name == MATRYOSHKA_EQUAL else name, task),
+                {**as_paper, "sweep": None, "prefix": prefix},
+            ),
+            name=name,
+        )
         for name, prefix in prefixes.items()
     ]
     our_topk = replace(world_recipe(TOPK, ours), name=TOPK_OUR_SETTINGS)
     return [plain, *settings, our_topk, world_recipe(OSAE, ours)]
+
+
+def _weigh(ends: tuple[int, ...], world: SparseWorld) -> Boundaries:
+    """Return boundaries that weigh as much as the world's Zipf law gives their last units."""
+    return Boundaries(ends, tuple(float(end) ** -world.zipf for end in ends))

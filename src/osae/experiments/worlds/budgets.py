@@ -1,0 +1,62 @@
+"""Table 1 after training runs of several lengths, every method with and without splitting.
+
+All methods have the same learning rate and the same warm-up of k, so that they differ in their objective
+alone: the best trials of table 1 give the baselines splitting, and the paper's recipe none.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from osae.config import alter, to_json
+from osae.experiments.claims import add_claims
+from osae.experiments.methods import MATRYOSHKA, OSAE, OSAE_PAPER, TOPK
+from osae.experiments.worlds.figures import draw_budgets
+from osae.experiments.worlds.measuring import chance_levels, measure_rows
+from osae.experiments.worlds.options import BudgetOptions
+from osae.experiments.worlds.training import add_sorted, train_saes
+from osae.progress import Progress
+from osae.recipes import Recipe, Task, world_recipe
+from osae.results.experiment import ExperimentResult, Section
+from osae.revival import Split
+
+METHODS = (TOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)
+SPLITTING = " + splitting"
+TITLE = "Table 1 after training runs of several lengths, with and without splitting"
+
+
+def run(options: BudgetOptions, progress: Progress) -> ExperimentResult:
+    """Return a section for each length of training."""
+    world = options.world()
+    sections = tuple(_run_budget(epochs, options, progress) for epochs in options.epoch_list)
+    result = ExperimentResult(
+        experiment="budgets",
+        title=TITLE,
+        world=to_json(world),
+        seeds=options.seed_list,
+        sections=sections,
+        figures=tuple(draw_budgets(sections, SPLITTING, options.out)),
+    )
+    return add_claims(result, conclusive=options.conclusive)
+
+
+def _run_budget(epochs: int, options: BudgetOptions, progress: Progress) -> Section:
+    """Return the table after so many epochs."""
+    world = options.world()
+    task = Task(world.width, world.units, world.active, epochs * world.samples)
+    groups = train_saes(world, budget_recipes(task), options, progress, folder=Path(f"epochs{epochs}"))
+    return Section(
+        f"{epochs} epoch{'s' * (epochs > 1)}",
+        measure_rows(add_sorted(groups, world), world),
+        chance=chance_levels(world.width, world.units),
+        x=float(epochs),
+    )
+
+
+def budget_recipes(task: Task) -> list[Recipe]:
+    """Return every method without splitting and with it, all else alike."""
+    warmup = world_recipe(TOPK, task).k_warmup
+    made = []
+    for name in METHODS:
+        plain = alter(world_recipe(name, task), {"revival": None, "k_warmup": warmup})
+        made += [plain, replace(plain, name=f"{name}{SPLITTING}", revival=Split(20))]
+    return made
