@@ -66,6 +66,8 @@ def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
         held = json.loads(data.decode("utf-8"))
         _check_depth(held)
         return _unseal(held) if isinstance(held, dict) else held
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} cannot be read: it is not a JSON file, since it is not text.") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(" ".join(f"{path} cannot be read: {error}".split())) from error
 

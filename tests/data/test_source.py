@@ -244,5 +244,5 @@ def test_what_a_specification_names_is_opened(shards, spec):
     assert isinstance(open_source(Live(spec), "cpu"), LiveRows)
     assert isinstance(open_source(SparseWorld(width=4, units=4, active=1, samples=50)), MemoryRows)
     assert [from_json(to_json(each)) for each in (kept, Live(spec))] == [kept, Live(spec)]
-    with pytest.raises(ValueError, match="other activations"):
+    with pytest.raises(ValueError, match="differs from the activations this run started with"):
         open_source(replace(kept, sha256="0" * 64))
