@@ -201,3 +201,14 @@ def test_a_crosscoder_is_named(name, tmp_path):
         ValueError, match=r"shape \(3, 32, 8\): it is a crosscoder or a cross-layer transcoder"
     ):
         load(tmp_path)
+
+
+def test_multi_topk_of_sparsify_is_noted_and_kept(tmp_path):
+    convert(SAE(SAEConfig(WIDTH, UNITS, TopK(4))), tmp_path / "a", to="sparsify")
+    about = json.loads((tmp_path / "a/cfg.json").read_text())
+    (tmp_path / "a/cfg.json").write_text(json.dumps(about | {"multi_topk": True}))
+    loaded = load(tmp_path / "a")
+    assert loaded.require_sae().config.sparsifier == TopK(4)
+    assert "forward returns 16 units, its encode and ours 4" in loaded.notes[0]
+    convert(loaded, tmp_path / "b", to="sparsify")
+    assert json.loads((tmp_path / "b/cfg.json").read_text())["multi_topk"] is True

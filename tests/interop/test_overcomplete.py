@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import normalize, relu
 
 from osae.interop import load
+from osae.interop.modules import Inert, flatten
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 from tests.interop.fuzz import GOLDEN, Call
 
@@ -196,3 +197,10 @@ def test_a_module_of_another_library_is_refused(tmp_path):
     (tmp_path / "sae.pt").write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match="code in files is never run"):
         load(tmp_path / "sae.pt")
+
+
+def test_modules_nested_in_themselves_come_to_an_end():
+    inner = Inert()
+    inner["_modules"] = {str(place): inner for place in range(100)}
+    with pytest.raises(ValueError, match="more than 1000 modules"):
+        flatten(inner)

@@ -7,7 +7,7 @@ import io
 import pickle
 import pickletools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 LIBRARY = "overcomplete."  # whose modules are read
 MODULE = "module"  # the entry with what a module says about itself besides its tensors
 OPCODES = {"NEWOBJ"}
-_DEEPEST = 20
+_MOST = 1000  # modules in a module
 _DTYPES = {
     "Double": torch.float64,
     "Float": torch.float32,
@@ -114,7 +114,7 @@ def flatten(module: Inert) -> dict[str, Any]:
         "activation": _child(encoder, "final_activation").kind or None,
         "epsilon": _child(_child(encoder, "final_block"), "1").get("eps"),
     }
-    return dict(_named_tensors(module, "", _DEEPEST)) | {MODULE: about}
+    return dict(_named_tensors(module)) | {MODULE: about}
 
 
 def _child(module: Inert, name: str) -> Inert:
@@ -123,17 +123,24 @@ def _child(module: Inert, name: str) -> Inert:
     return child if isinstance(child, Inert) else Inert()
 
 
-def _named_tensors(module: Inert, prefix: str, deepest: int) -> list[tuple[str, Tensor]]:
-    if not deepest:
-        raise ValueError(f"its modules are nested more than {_DEEPEST} deep: it is damaged.")
-    found = []
-    for part in ("_parameters", "_buffers"):
-        held = module.get(part)
-        for name, tensor in (held if isinstance(held, dict) else {}).items():
-            if isinstance(tensor, Tensor):
-                found.append((f"{prefix}{name}", tensor.detach()))
-    children = module.get("_modules")
-    for name, child in (children if isinstance(children, dict) else {}).items():
-        if isinstance(child, Inert):
-            found += _named_tensors(child, f"{prefix}{name}.", deepest - 1)
-    return found
+def _named_tensors(module: Inert) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors by name; a hostile file may nest modules in themselves, so not without end."""
+    waiting = [("", module)]
+    for _ in range(_MOST):
+        if not waiting:
+            return
+        prefix, part = waiting.pop()
+        for name, item in _items(part, "_parameters") + _items(part, "_buffers"):
+            if isinstance(item, Tensor):
+                yield f"{prefix}{name}", item.detach()
+        waiting += [
+            (f"{prefix}{name}.", child)
+            for name, child in _items(part, "_modules")
+            if isinstance(child, Inert)
+        ]
+    raise ValueError(f"it holds more than {_MOST} modules: it is damaged.")
+
+
+def _items(module: Inert, part: str) -> list[tuple[Any, Any]]:
+    held = module.get(part)
+    return list(held.items()) if isinstance(held, dict) else []

@@ -27,8 +27,13 @@ def read(found: Found) -> Parts | Matrices:
     agree(config, {"d_in": decoder.shape[1]})
     if config.get("num_latents") is not None and number(config, "num_latents") != 0:
         agree(config, {"num_latents": len(decoder)})
-    return Parts(
-        encoder, decoder, found.vector("encoder.bias"), found.vector("b_dec"), TopK(count(config, "k"))
+    parts = Parts(
+        encoder, decoder, found.vector("encoder.bias"), found.vector("b_dec"), TopK(k := count(config, "k"))
+    )
+    if not flag(config, "multi_topk", default=False):
+        return parts
+    return parts.with_note(
+        f"it has multi_topk: sparsify's forward returns {4 * k} units, its encode and ours {k}."
     )
 
 
