@@ -19,6 +19,7 @@ from osae.prefix import (
     Zipf,
     all_prefix_loss_reference,
     prefix_weights,
+    residual_weights,
 )
 from osae.seeds import generator
 
@@ -163,3 +164,17 @@ def test_random_boundaries_always_include_the_whole_dictionary(units, count, see
 def test_wrong_weights_are_refused_with_a_remedy(spec, words):
     with pytest.raises(ValueError, match=words):
         prefix_weights(spec, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_weights_of_residuals_keep_their_digits_in_any_type(dtype):
+    """Most of the mass lies on the whole dictionary: the others are small differences of large masses."""
+    weights = prefix_weights(Mixed(Uniform(), full=0.95), 65_536)
+    units = torch.randint(65_536, (50, 80), generator=generator(0, "units")).sort(-1).values
+    ends = torch.nn.functional.pad(torch.nn.functional.pad(units, (1, 0)), (0, 1), value=65_536)
+    exact = torch.nn.functional.pad(weights.cumsum(0), (1, 0))[ends].diff()
+    found = residual_weights(weights, units, dtype)
+    assert found.dtype == dtype
+    digits = {torch.bfloat16: 2**-8, torch.float16: 2**-9, torch.float32: 1e-6, torch.float64: 1e-8}[dtype]
+    least = 2**-24 if dtype == torch.float16 else 1e-15  # smaller numbers do not exist in that type
+    torch.testing.assert_close(found.double(), exact, rtol=digits, atol=least)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.speed.results import add_out, write_results
 from osae.data.shards import Shards
-from osae.data.source import ShardRows, Source
+from osae.data.source import MixedRows, Part, Source
 from osae.recipes import Task, recipe
 from osae.training.loop import train
 from osae.training.member import Member
@@ -37,10 +37,18 @@ class Timed:
         """Return the rows of a block."""
         return self.source.rows
 
-    def block(self, index: int) -> Tensor:
+    def parts(self, step: int, batch: int) -> list[Part]:
+        """Return the parts of blocks that make up a batch."""
+        return self.source.parts(step, batch)
+
+    def forget(self) -> None:
+        """Free the memory of blocks."""
+        self.source.forget()
+
+    def block(self, index: int, seed: int = 0) -> Tensor:
         """Return a block, and add the time that it took."""
         began = time.perf_counter()
-        rows = self.source.block(index)
+        rows = self.source.block(index, seed)
         self.seconds += time.perf_counter() - began
         return rows
 
@@ -49,20 +57,20 @@ def measure_waiting(
     shards: Shards, *, units: int, k: int, batch: int, blocks: int, limit: int | None = None
 ) -> dict:
     """Return rows per second of training and of reading alone, and the share of time spent waiting."""
-    source = ShardRows(shards, limit)
+    source = MixedRows(shards, limit)
     if source.count < 2:
         raise ValueError(f"{shards.rows} rows are one block, which is read once: give more rows.")
-    steps = blocks * (source.rows // batch)
+    steps = blocks * source.length // batch
     made = recipe("topk", Task(shards.width, units, k, samples=steps * batch, batch=batch))
-    member = Member(replace(made, k_warmup=None), 0, shards.read(0, source.rows))
+    member = Member(replace(made, k_warmup=None), 0, shards.read(0, source.length))
     timed = Timed(source)
     began = time.perf_counter()
     train([member], timed)
     seconds = time.perf_counter() - began
     began = time.perf_counter()
-    for place in range(source.count):
-        shards.read(place * source.rows, (place + 1) * source.rows)
-    reading = source.count * source.rows / (time.perf_counter() - began)
+    for index in range(source.count):
+        source.block(index)
+    reading = shards.rows / (time.perf_counter() - began)
     return {
         "units": units,
         "k": k,

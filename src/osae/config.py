@@ -22,10 +22,22 @@ def variant(cls: _T) -> _T:
     return cls
 
 
+def later(default: Any) -> Any:
+    """Declare a field that earlier releases do not know: at its default it has no place in the JSON form.
+
+    What was stored before there was such a field then still equals what would be stored today.
+    """
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
 def to_json(value: Any) -> Any:
     """Return plain lists, dicts, strings and numbers; a dataclass carries its name as `kind`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = {
+            f.name: to_json(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if not (f.metadata.get("later") and getattr(value, f.name) == f.default)
+        }
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]

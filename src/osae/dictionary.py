@@ -21,6 +21,7 @@ from torch.nn.functional import normalize, one_hot
 from osae.config import variant
 
 BLOCK = 2**18  # numbers of a matrix at a time: a block stays in cache from one operation to the next
+LARGE_BLOCK = 2**26  # on a GPU, where every operation has to be launched: 256 MB in float32
 ROUNDS = 200  # of projected gradient descent, to find the points that make up a given atom
 LEAST_WEIGHT = 0.01  # shared among all points at the start: a point of weight zero would get no gradient
 
@@ -187,7 +188,8 @@ def _convex_weights(points: Float[Tensor, "n d"], atoms: Float[Tensor, "m d"]) -
     The direction of a combination does not depend on the sum of its weights: they are found by projected
     gradient descent on |sum_j w_j p_j - a|^2 over w >= 0, and then scaled.
     """
-    rate = 1 / torch.linalg.matrix_norm(points.double(), 2).square().clamp(min=1e-30).to(points.dtype)
+    largest = torch.linalg.matrix_norm(points.cpu().double(), 2)  # not every device has this type
+    rate = 1 / largest.square().clamp(min=1e-30).to(points.dtype).to(points.device)
     weights = atoms.new_zeros(len(atoms), len(points))
     for _ in range(ROUNDS):
         weights = (weights + rate * (atoms - weights @ points) @ points.T).relu()
@@ -198,4 +200,5 @@ def _convex_weights(points: Float[Tensor, "n d"], atoms: Float[Tensor, "m d"]) -
 
 
 def _blocks(matrix: Float[Tensor, "m d"]) -> tuple[Tensor, ...]:
-    return matrix.split(max(1, BLOCK // matrix.shape[1]))
+    numbers = BLOCK if matrix.device.type == "cpu" else LARGE_BLOCK
+    return matrix.split(max(1, numbers // matrix.shape[1]))

@@ -116,6 +116,7 @@ MEASURES: dict[str, Measure] = {
             "stability of activations",
             "Mean Pearson correlation of the activations of units matched by it.",
             better="high",
+            chance=True,
             of=("pair", "method"),
         ),
         Measure(
@@ -124,6 +125,7 @@ MEASURES: dict[str, Measure] = {
             "orderedness of activations",
             "Spearman correlation of the places of units matched by their activations.",
             better="high",
+            chance=True,
             of=("pair", "method"),
         ),
         Measure(
@@ -263,6 +265,141 @@ MEASURES: dict[str, Measure] = {
             format="significant",
             of=("method",),
         ),
+        # --- minimisers of the nested loss on small worlds, and what the worlds' atoms satisfy ---
+        Measure(
+            "nested_loss",
+            "L_ND",
+            "nested loss",
+            "Loss of all prefixes, weighted by p, as a share of the data's mean squared norm.",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "full_loss",
+            "L_K",
+            "full loss",
+            "Loss of the whole dictionary, as a share of the data's mean squared norm.",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "nested_change",
+            "L_ND - L_ND truth",
+            "change of the nested loss",
+            "Nested loss minus the nested loss of the truth.",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "code_gradient",
+            "Code gradient",
+            "gradient by the codes at the truth",
+            "Norm of the gradient of the nested loss by a sample's code, at the truth; root mean square.",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "atom_gradient",
+            "Atom gradient",
+            "gradient by the atoms at the truth",
+            "Norm of the nested loss's gradient by the unit-norm atoms, at the truth.",
+            digits=4,
+            of=("method",),
+        ),
+        Measure(
+            "leaves_truth",
+            "Leaves truth",
+            "share of worlds whose minimiser is not the truth",
+            "Share of worlds in which a point of higher full loss has a lower nested loss than the truth.",
+            digits=2,
+            of=("method",),
+        ),
+        Measure(
+            "tied_orders",
+            "Best orders",
+            "number of orders of least loss",
+            "Number of orders of least nested loss.",
+            digits=0,
+            of=("method",),
+        ),
+        Measure(
+            "best_order",
+            "Best",
+            "share of worlds with this best order",
+            "Share of worlds in which no order has a lower nested loss than this one.",
+            digits=2,
+            of=("method",),
+        ),
+        Measure(
+            "best_fixed",
+            "Best",
+            "share of worlds with this best order of the true codes",
+            "Share of worlds in which, with the true codes, no order has a lower nested loss than this one.",
+            digits=2,
+            of=("method",),
+        ),
+        Measure(
+            "swaps",
+            "Swaps",
+            "swaps that lower the loss",
+            "Number of swaps of neighbours that would lower the minimiser's nested loss.",
+            digits=0,
+            of=("method",),
+        ),
+        Measure("active_atoms", "m", "active atoms", "Number of active atoms, m.", digits=0, of=("method",)),
+        Measure(
+            "coherence",
+            "Coherence",
+            "coherence",
+            "Largest |cosine| of two atoms.",
+            of=("method",),
+        ),
+        Measure(
+            "coherence_limit",
+            "below 1/(2m-1)",
+            "coherence asked for",
+            "Coherence below which m-sparse codes are unique, 1/(2m-1).",
+            of=("method",),
+        ),
+        Measure(
+            "spark_bound",
+            "Spark by coherence",
+            "lower bound on the spark",
+            "Lower bound on the spark from the coherence.",
+            digits=1,
+            of=("method",),
+        ),
+        Measure(
+            "general_spark",
+            "Spark in general position",
+            "spark in general position",
+            "Spark of atoms in general position, rank + 1.",
+            digits=0,
+            of=("method",),
+        ),
+        Measure(
+            "spark_limit",
+            "above 2m",
+            "spark asked for",
+            "Spark that m-sparse codes must exceed to be unique, 2m (at most K).",
+            digits=0,
+            of=("method",),
+        ),
+        Measure(
+            "isometry",
+            "RIP m",
+            "restricted isometry constant of order m",
+            "Restricted isometry constant of order m, from all sets of atoms or, if they are more, a lower "
+            "bound from 2000 of them.",
+            of=("method",),
+        ),
+        Measure(
+            "isometry_double",
+            "RIP 2m",
+            "restricted isometry constant of order 2m",
+            "The same of order 2m, at most K; below 1 is sufficient for uniqueness.",
+            of=("method",),
+        ),
         # --- units of a larger SAE in a smaller one ---
         Measure(
             "novel",
@@ -319,10 +456,14 @@ AGAINST = {
     "truth": ("truth", "to truth"),
     "frequency": ("by frequency", "by frequency"),
     "energy": ("by energy", "by energy"),
+    "gain": ("by gain", "by gain"),
+    "codes": ("best codes", "with the best codes"),
+    "free": ("all free", "with everything free"),
 }
 
 
-CHANCE = "chance"  # suffix of the column with the chance level of each row: "stability_chance"
+# suffixes of the columns with the chance level of each row: "stability_chance", "stability_isotropic"
+CHANCE, ISOTROPIC = "chance", "isotropic"
 
 
 def measure(key: str) -> Measure:
@@ -337,8 +478,8 @@ def measure(key: str) -> Measure:
         title, phrase = AGAINST[suffix]
         whole = MEASURES[base]
         return replace(whole, key=key, title=f"{whole.title} {title}", phrase=f"{whole.phrase} {phrase}")
-    if base in MEASURES and suffix == CHANCE:
-        return _chance_measure(MEASURES[base])
+    if base in MEASURES and suffix in (CHANCE, ISOTROPIC):
+        return _chance_measure(MEASURES[base], suffix)
     if base in MEASURES and suffix.isdigit():
         whole = MEASURES[base]
         return replace(
@@ -348,12 +489,13 @@ def measure(key: str) -> Measure:
     return Measure(key, words.capitalize(), words, format="significant")
 
 
-def _chance_measure(whole: Measure) -> Measure:
+def _chance_measure(whole: Measure, suffix: str) -> Measure:
     """Return the chance level of a measure as a measure of its own, written like the one it stands beside."""
-    phrase = f"{whole.phrase} of unrelated dictionaries"
-    meaning = f"The {whole.phrase} of unrelated dictionaries of the same shape."
-    key = f"{whole.key}_{CHANCE}"
-    return replace(whole, key=key, title="by chance", phrase=phrase, meaning=meaning, better="", chance=False)
+    title, which = ("by chance", "unrelated") if suffix == CHANCE else ("isotropic", "isotropic random")
+    phrase = f"{whole.phrase} of {which} dictionaries"
+    meaning = f"The {whole.phrase} of {which} dictionaries of the same shape."
+    key = f"{whole.key}_{suffix}"
+    return replace(whole, key=key, title=title, phrase=phrase, meaning=meaning, better="", chance=False)
 
 
 def measures_of(scope: Scope) -> tuple[Measure, ...]:
@@ -364,7 +506,7 @@ def measures_of(scope: Scope) -> tuple[Measure, ...]:
 def base_key(key: str) -> str:
     """Return the key without what it is taken against: "stability" for "stability_truth"."""
     base, _, suffix = key.rpartition("_")
-    derived = suffix in AGAINST or suffix == CHANCE or suffix.isdigit()
+    derived = suffix in AGAINST or suffix in (CHANCE, ISOTROPIC) or suffix.isdigit()
     return base if base in MEASURES and derived else key
 
 

@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osae import kernels
-from osae.config import from_json, to_json, variant
+from osae.config import from_json, later, to_json, variant
 from osae.files import atomic_write, file_sha256, read_json, seal
+from osae.scaling import InputScaling, LayerNorm, measure_scale
 from osae.sparsify import (
     BatchTopK,
     Code,
@@ -30,7 +31,6 @@ from osae.sparsify import (
     TopK,
     dense_code,
     jump,
-    kth_largest,
     pad_code,
     starting_threshold,
 )
@@ -41,13 +41,17 @@ SCHEMA = 1
 @variant
 @dataclass(frozen=True)
 class SAEConfig:
-    """The independent choices that make up an SAE; how it is trained is up to the recipe."""
+    """The independent choices that make up an SAE; how it is trained is up to the recipe.
+
+    `scaling` is for SAEs of other libraries: training here scales all inputs by one number, and folds it.
+    """
 
     width: int
     units: int
     sparsifier: Sparsifier
     encoder_bias: bool = True
     decoder_bias: bool = True
+    scaling: InputScaling = later(None)
 
     def __post_init__(self):
         if self.width < 1 or self.units < 1:
@@ -55,6 +59,8 @@ class SAEConfig:
         k = getattr(self.sparsifier, "k", None)
         if k is not None and not 1 <= k <= self.units:
             raise ValueError(f"k={k} active units of {self.units}: ask for 1 to {self.units}.")
+        if isinstance(self.scaling, LayerNorm) and self.width < 2:
+            raise ValueError("inputs of width 1 have no standard deviation: a LayerNorm needs width 2.")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -108,7 +114,11 @@ class SAE(nn.Module):
 
     def encode(self, x: Float[Tensor, "*batch d"], *, k: int | None = None) -> Code:
         """Return the code of each row. With `k`, units are selected as in training, that many of them."""
-        code = self._sparse(x.reshape(-1, x.shape[-1]), k)
+        rows = x.reshape(-1, x.shape[-1])
+        if self.config.scaling is not None:
+            scale = measure_scale(self.config.scaling, rows)
+            rows = (rows - scale.shift) / scale.divisor
+        code = self._sparse(rows, k)
         return Code(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in code))
 
     def encode_dense(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch K"]:
@@ -118,9 +128,11 @@ class SAE(nn.Module):
     def _sparse(self, x: Float[Tensor, "B d"], k: int | None) -> Code:
         match self.config.sparsifier:
             case TopK(target):
-                return Code(*self._topk(x, k or target))
+                rows, bias = self._encoder_input(x)
+                return Code(*kernels.topk_encode(rows, self.encoder, bias, k or target))
             case BatchTopK() if k is not None:
-                return self._largest_in_batch(x, k)
+                rows, bias = self._encoder_input(x)
+                return Code(*kernels.batch_topk_encode(rows, self.encoder, bias, k))
             case BatchTopK():
                 pre = self.pre_activations(x - self.decoder_bias)
                 return pad_code(pre * (pre > self.threshold.clamp(min=0)))
@@ -134,8 +146,8 @@ class SAE(nn.Module):
             case _:
                 assert_never(self.config.sparsifier)
 
-    def _topk(self, x: Float[Tensor, "B d"], k: int) -> tuple[Tensor, Tensor]:
-        """Return the k largest positive pre-activations of each row, and their units.
+    def _encoder_input(self, x: Float[Tensor, "B d"]) -> tuple[Tensor, Tensor]:
+        """Return rows and a bias c whose pre-activations are those of x.
 
         If x itself needs no gradient, b gets its gradient by way of c, which a shift of b moves by -E b: that
         is a sum over K units instead of one over B rows.
@@ -144,40 +156,37 @@ class SAE(nn.Module):
         if rows.requires_grad and not x.requires_grad:
             moved = self.decoder_bias - self.decoder_bias.detach()  # zero, with a gradient
             rows, bias = rows.detach(), bias - self.encoder.detach() @ moved
-        return kernels.topk_encode(rows, self.encoder, bias, k)
-
-    def _largest_in_batch(self, x: Float[Tensor, "B d"], k: int) -> Code:
-        """Return the B*k largest positive pre-activations of the batch.
-
-        The search looks at the largest few of each row, and at more of them if a row might hold others.
-        """
-        room = min(self.config.units, 4 * k)
-        while True:
-            values, units = self._topk(x, room)
-            least = kth_largest(values, k * len(x))
-            kept = (values >= least) & (values > 0)  # a row with padding holds no others
-            if room == self.config.units or not bool(kept.all(-1).any()):
-                return Code(values * kept, units)
-            room = min(self.config.units, 2 * room)
+        return rows, bias
 
     def pre_activations(self, centred: Float[Tensor, "B d"]) -> Float[Tensor, "B K"]:
         """Return E (x - b) + c for rows from which b is already subtracted."""
         return centred @ self.encoder.T + self.encoder_bias
 
-    def decode(self, code: Code) -> Float[Tensor, "*batch d"]:
-        """Return the reconstruction of each row."""
+    def decode(self, code: Code, x: Float[Tensor, "*batch d"] | None = None) -> Float[Tensor, "*batch d"]:
+        """Return the reconstruction of each row; an SAE that scales each input on its own also needs x."""
+        code, offset = self.unscale(code, x)
         values, units = (part.reshape(-1, part.shape[-1]) for part in code)
-        rows = kernels.decode(values, units, self.decoder) + self.decoder_bias
-        return rows.reshape(*code.values.shape[:-1], -1)
+        rows = kernels.decode(values, units, self.decoder)
+        return rows.reshape(*code.values.shape[:-1], -1) + offset
+
+    def unscale(self, code: Code, x: Float[Tensor, "*batch d"] | None) -> tuple[Code, Float[Tensor, "... d"]]:
+        """Return the code in units of x, and what its atoms are added to: x_hat = offset + sum_j z_j d_j."""
+        if self.config.scaling is None:
+            return code, self.decoder_bias
+        if x is None:
+            raise ValueError("this SAE scales each input on its own: give the inputs too, decode(code, x).")
+        scale = measure_scale(self.config.scaling, x)
+        return Code(code.values * scale.factor, code.units), self.decoder_bias * scale.factor + scale.shift
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Output:
         """Return the reconstruction of each row and its code."""
         code = self.encode(x)
-        return Output(self.decode(code), code)
+        return Output(self.decode(code, x), code)
 
     @torch.no_grad()
     def fold_scale(self, scale: float) -> "SAE":
         """Return the SAE that does to x what this one, trained on scale * x, does to scale * x."""
+        assert self.config.scaling is None
         tensors = {name: tensor.clone() for name, tensor in self.state_dict().items()}
         for name in ("encoder_bias", "decoder_bias", "threshold"):
             tensors[name].div_(scale)
@@ -228,6 +237,8 @@ class SAE(nn.Module):
             f"sparsify  {c.sparsifier}",
             f"decoder   unit atoms{', bias' if c.decoder_bias else ''}",
         ]
+        if c.scaling is not None:
+            lines.insert(1, f"scaling   {c.scaling} of each input")
         return "\n".join(lines)
 
 

@@ -49,11 +49,12 @@ def order_units(
     """
     if by not in ORDERS:
         raise ValueError(f"by={by!r}: give one of {', '.join(ORDERS)}.")
-    decoder, bias = sae.decoder.cpu(), sae.decoder_bias.cpu()
+    decoder = sae.decoder.cpu()
     # coactivity costs time and memory that only the gain needs
     activity = metrics.Coactivity(decoder) if by == "gain" else metrics.UnitActivity(decoder)
     for x in batches:
-        activity.update(*encode(sae, x, k=k), x - bias)
+        code, offset = sae.unscale(encode(sae, x, k=k), x)
+        activity.update(*code, x - offset.cpu())
     if isinstance(activity, metrics.Coactivity):
         return activity.greedy_order()
     score = activity.energy() if by == "energy" else activity.frequency()
@@ -65,7 +66,7 @@ def reconstruct(sae: SAE, batches: Iterable[Float[Tensor, "B d"]]) -> metrics.Re
     """Return how well the SAE reconstructs the rows."""
     sums = metrics.Reconstruction(sae.config.units)
     for x, codes in encode_batches({0: sae}, batches):
-        sums.update(x, sae.decode(codes[0]), *codes[0])
+        sums.update(x, sae.decode(codes[0], x), *codes[0])
     return sums.result()
 
 
@@ -74,5 +75,6 @@ def stitch(small: SAE, large: SAE, batches: Iterable[Float[Tensor, "B d"]]) -> m
     """Return what each unit of the large SAE does to the error of the small one."""
     sums = metrics.Stitching(large.decoder)
     for x in batches:
-        sums.update(*encode(large, x), x - small(x).reconstruction)
+        code, _ = large.unscale(encode(large, x), x)
+        sums.update(*code, x - small(x).reconstruction)
     return sums.result()

@@ -41,14 +41,38 @@ def all_prefix_loss_reference(
     units, order = units.sort(dim=-1)
     steps = values.gather(-1, order).unsqueeze(-1) * decoder[units]
     residuals = torch.cat([x.unsqueeze(-2), x.unsqueeze(-2) - steps.cumsum(-2)], dim=-2)
-    mass = masses(weights).to(x.dtype)
-    held = torch.cat([mass[:1].expand(len(x), 1), mass[units], mass.new_zeros(len(x), 1)], dim=-1)
-    return ((held[:, :-1] - held[:, 1:]) * residuals.square().sum(-1)).sum(-1)
+    return (residual_weights(weights, units, x.dtype) * residuals.square().sum(-1)).sum(-1)
 
 
 def masses(weights: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
-    """Return S(j), the mass of the prefixes that contain unit j (counted from 0): S(0) is the whole mass."""
-    return weights.flip(0).cumsum(0).flip(0)
+    """Return S(j), the mass of the prefixes that contain unit j (counted from 0): S(0) is the whole mass.
+
+    They are summed in double precision on the CPU: other devices may lack that type, or sum in any order.
+    """
+    return weights.detach().cpu().double().flip(0).cumsum(0).flip(0)
+
+
+def residual_weights(
+    weights: Float[Tensor, "K"], units: Int[Tensor, "B k"], dtype: torch.dtype
+) -> Float[Tensor, "B k+1"]:
+    """Return S(j_t) - S(j_{t+1}), the weight of residual r_t, for sorted units j_1 <= ... <= j_k.
+
+    Unit K, past the last one, stands for an entry that is not there. A mass is represented by two numbers of
+    at least single precision, so that a small difference of two large masses keeps its digits on any device;
+    the result is rounded to `dtype` last.
+    """
+    part = torch.promote_types(dtype, torch.float32)
+    mass = torch.nn.functional.pad(masses(weights), (0, 1))
+    leading = mass.to(part)
+    rest = (mass - leading).to(part)
+    return _steps(leading.to(units.device), units).add_(_steps(rest.to(units.device), units)).to(dtype)
+
+
+def _steps(mass: Float[Tensor, "K"], units: Int[Tensor, "B k"]) -> Float[Tensor, "B k+1"]:
+    """Return how much lower the mass is at each unit than at the one before it; zero follows the last."""
+    held = torch.nn.functional.pad(mass[units], (1, 1))
+    held[:, 0] = mass[0]
+    return held[:, :-1] - held[:, 1:]
 
 
 # --- prefix distributions -------------------------------------------------------------------------

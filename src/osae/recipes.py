@@ -68,6 +68,10 @@ class Recipe:
     def __post_init__(self):
         if self.batch < 1 or self.samples < self.batch:
             raise ValueError(f"samples={self.samples}, batch={self.batch}: train on at least one batch.")
+        if self.sae.scaling is not None:
+            raise ValueError(
+                f"{self.sae.scaling} cannot be trained with: use rescale, one scale for all inputs."
+            )
 
     @property
     def steps(self) -> int:

@@ -86,23 +86,16 @@ def dense_code(values: Float[Tensor, "B K"]) -> Code:
 def pad_code(values: Float[Tensor, "B K"]) -> Code:
     """Return the code of values that are zero where a unit is inactive, as narrow as its fullest row."""
     fires = values.detach() != 0
-    counts = fires.sum(-1, keepdim=True)
+    counts = fires.sum(-1)
     width = int(counts.max()) if len(values) else 0
     if width > values.shape[-1] // 2:
         return dense_code(values)
     rows, columns = fires.nonzero(as_tuple=True)
-    slots = (fires.cumsum(-1) - 1)[rows, columns]
+    slots = torch.arange(len(rows), device=values.device) - (counts.cumsum(0) - counts)[rows]
     units = torch.zeros(len(values), max(width, 1), dtype=torch.int64, device=values.device)
     units[rows, slots] = columns
-    filled = torch.arange(units.shape[-1], device=values.device) < counts
+    filled = torch.arange(units.shape[-1], device=values.device) < counts.unsqueeze(-1)
     return Code(torch.where(filled, values.gather(-1, units), 0), units)
-
-
-def kth_largest(values: Float[Tensor, "B n"], count: int) -> float:
-    """Return the least of the `count` largest positive values; 0 if there are no more than `count`."""
-    positive = values.detach()[values > 0]
-    spare = len(positive) - count
-    return float(positive.kthvalue(spare + 1).values) if spare > 0 else 0.0
 
 
 class _Jump(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """Sources: the same rows for the same block number, in whatever order they are asked for."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -11,9 +12,10 @@ import torch
 from osae.config import from_json, to_json
 from osae.data.harvest import Harvest, harvest
 from osae.data.shards import Shards, write_shards
-from osae.data.source import Live, LiveRows, MemoryRows, OnDisk, ShardRows, Source, open_source
+from osae.data.source import Live, LiveRows, MemoryRows, MixedRows, OnDisk, ShardRows, Source, open_source
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
+from osae.training.loop import Batches
 from tests.data.tiny import documents, saved_model, saved_text
 
 
@@ -81,6 +83,118 @@ def test_a_process_ends_while_a_block_is_being_read(shards):
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "20\n", "")
 
 
+# --- rows mixed over all the data ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Rows that know their own number."""
+    rows = torch.arange(103.0)[:, None].expand(103, 4).contiguous()
+    return write_shards(tmp_path / "numbered", [rows], rows_per_shard=30)
+
+
+def taken(shards, seed, batch, limit, steps, source=None):
+    batches = Batches(source or MixedRows(shards, limit), seed, batch)
+    return [batches.at(step)[:, 0].long().tolist() for step in steps]
+
+
+@pytest.mark.parametrize("limit", [None, 7, 25])
+@pytest.mark.parametrize("batch", [1, 10, 103, 250])
+def test_every_epoch_uses_every_row_once_whatever_the_batch(numbered, limit, batch):
+    """Also a batch that is larger than a block, or than all the data."""
+    batches = taken(numbered, 5, batch, limit, range(-(-3 * 103 // batch)))
+    stream = list(itertools.chain.from_iterable(batches))
+    epochs = [stream[start : start + 103] for start in (0, 103, 206)]
+    assert all(sorted(epoch) == list(range(103)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3  # each in an order of its own
+
+
+@pytest.mark.parametrize("runs", [1, 3, 2048])
+def test_blocks_are_drawn_from_all_the_data_for_every_seed_and_epoch(numbered, runs, monkeypatch):
+    monkeypatch.setattr("osae.data.source.RUNS", runs)
+    source = MixedRows(numbered, 25)
+    contents = {}
+    for seed in (0, 1):
+        for index in range(2 * source.count):
+            block = source.block(index, seed)[:, 0].long().tolist()
+            contents[seed, index] = set(block)
+            if runs > 1:
+                assert max(block) - min(block) > len(block)  # not neighbours alone
+        for epoch in (0, source.count):
+            blocks = [contents[seed, epoch + number] for number in range(source.count)]
+            assert set.union(*blocks) == set(range(103))
+            assert sum(map(len, blocks)) == 103
+    assert contents[0, 0] != contents[1, 0] != contents[1, source.count]
+
+
+class Huge(Shards):
+    """More activations than a test can write."""
+
+    rows = 10**8
+
+    def __init__(self, width):
+        self.width = width
+
+
+def test_a_block_holds_as_many_runs_whatever_the_width():
+    for width in (8, 512, 4096):
+        source = MixedRows(Huge(width))
+        assert 2048 <= source.length / source.run < 4100
+        assert source.length * width <= 2**26
+
+
+def test_any_batch_can_be_taken_first_as_after_a_resume(numbered):
+    straight = taken(numbered, 3, 10, 25, range(15))
+    for step in (7, 11):
+        assert taken(numbered, 3, 10, 25, range(step, 15)) == straight[step:]
+    source = MixedRows(numbered, 25)
+    both = [Batches(source, seed, 10) for seed in (3, 4)]
+    mixed = [batches.at(step)[:, 0].long().tolist() for step in range(15) for batches in both]
+    assert mixed[::2] == straight  # another seed on the same source changes nothing
+    source.forget()
+    assert taken(numbered, 3, 10, 25, [13], source) == straight[13:14]
+
+
+def test_rows_that_fit_into_one_block_are_read_once(numbered, monkeypatch):
+    calls, read = [], Shards.read
+    monkeypatch.setattr(Shards, "read", lambda self, *at: (calls.append(at), read(self, *at))[1])
+    source = MixedRows(numbered)
+    assert taken(numbered, 0, 103, None, range(3), source) != taken(numbered, 1, 103, None, range(3), source)
+    source.forget()
+    source.block(7)
+    assert calls == [(0, 103)]
+    assert isinstance(source, Source)
+
+
+def test_the_next_mixed_block_is_read_while_one_is_in_use(numbered, monkeypatch):
+    threads, done, read = [], threading.Event(), MixedRows._read
+
+    def told(self, index, seed):
+        threads.append((threading.current_thread().name.startswith("osae-reader"), index))
+        rows = read(self, index, seed)
+        if len(threads) == 2:
+            done.set()
+        return rows
+
+    monkeypatch.setattr(MixedRows, "_read", told)
+    source = MixedRows(numbered, 25)
+    source.block(0)
+    assert done.wait(10)
+    source.block(1)
+    assert threads[:2] == [(False, 0), (True, 1)]
+    assert (False, 1) not in threads
+
+
+def test_runs_of_release_0_1_0_keep_their_order_of_rows(shards):
+    old = from_json({"kind": "OnDisk", "path": str(shards.path), "sha256": ""})
+    assert isinstance(open_source(old), ShardRows)
+    assert from_json(to_json(old)) == old
+    new = OnDisk(str(shards.path))
+    assert isinstance(open_source(from_json(to_json(new))), MixedRows)
+    with pytest.raises(ValueError, match="mixing=3: this release knows 1 and 2"):
+        OnDisk("acts", mixing=3)
+
+
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
@@ -125,8 +239,8 @@ def test_so_many_tokens_go_through_the_model_at_once_as_were_asked_for(spec, mon
 def test_what_a_specification_names_is_opened(shards, spec):
     digest = shards.provenance()["sha256"]
     kept = OnDisk(str(shards.path), digest)
-    assert isinstance(open_source(kept), ShardRows)
-    assert isinstance(open_source(OnDisk(str(shards.path))), ShardRows)
+    assert isinstance(open_source(kept), MixedRows)
+    assert isinstance(open_source(OnDisk(str(shards.path))), MixedRows)
     assert isinstance(open_source(Live(spec), "cpu"), LiveRows)
     assert isinstance(open_source(SparseWorld(width=4, units=4, active=1, samples=50)), MemoryRows)
     assert [from_json(to_json(each)) for each in (kept, Live(spec))] == [kept, Live(spec)]

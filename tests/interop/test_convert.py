@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from osae.interop import TARGETS, convert, load
 from osae.model import SAE, SAEConfig
+from osae.scaling import ConstantNorm, LayerNorm
 from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK
 
 SPARSIFIERS = {"TopK": TopK, "BatchTopK": BatchTopK, "JumpReLU": JumpReLU, "ReLU": ReLU, "Linear": Linear}
@@ -132,6 +134,33 @@ def test_model_and_layer_fill_the_fields_of_the_library(tmp_path):
     assert (trainer["lm_name"], trainer["layer"], trainer["k"]) == ("gpt2", 3, 2)
 
 
+@pytest.mark.parametrize("scaling", [LayerNorm(), ConstantNorm()], ids=str)
+@pytest.mark.parametrize("kind", sorted(EXPRESSED["saelens"]))
+@pytest.mark.parametrize("to", ["saelens", "osae"])
+def test_a_scaling_of_each_input_survives_where_it_can_be_expressed(to, kind, scaling, tmp_path):
+    plain = random_sae(kind, 8, 32, 4, seed=3)
+    sae = SAE.from_tensors(replace(plain.config, scaling=scaling), plain.state_dict())
+    convert(sae, tmp_path, to=to)
+    loaded = load(tmp_path)
+    assert loaded.require_sae().config.scaling == scaling
+    x = 5 * torch.randn(32, 8, generator=torch.Generator().manual_seed(0)) + 2
+    with torch.no_grad():
+        expected, code = sae(x)
+    torch.testing.assert_close(loaded(x), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(loaded.encode(x).dense(32), code.dense(32), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("to", "scaling"),
+    [("sparsify", LayerNorm()), ("dictionary_learning", ConstantNorm()), ("saelens", LayerNorm(epsilon=0.1))],
+    ids=str,
+)
+def test_and_is_refused_where_it_cannot(to, scaling, tmp_path):
+    with pytest.raises(ValueError, match="would be lost"):
+        convert(SAE(SAEConfig(8, 32, TopK(4), scaling=scaling)), tmp_path / "out", to=to)
+    assert not (tmp_path / "out").exists()
+
+
 def test_full_folder_is_left_alone(tmp_path):
     (tmp_path / "sae.safetensors").write_text("mine")
     with pytest.raises(ValueError, match="holds files already"):
@@ -145,6 +174,6 @@ def test_unknown_library_is_named(tmp_path, unchecked_shapes):
 
 
 def test_matrices_alone_cannot_be_written(tmp_path):
-    loaded = load(Path(__file__).parents[1] / "golden" / "saelens-layer-norm")
+    loaded = load(Path(__file__).parents[1] / "golden" / "saelens-abstopk")
     with pytest.raises(ValueError, match="only its matrices"):
         convert(loaded, tmp_path, to="osae")

@@ -18,6 +18,7 @@ RUNNABLE = {
     "saelens-jumprelu": JumpReLU(),
     "saelens-jumprelu-no-pre-bias": JumpReLU(),
     "saelens-gated": JumpReLU(),
+    "saelens-layer-norm": ReLU(),
     "saelens-checkpoint-topk": TopK(4),
     "saelens-checkpoint-batchtopk": BatchTopK(4),
     "saelens-checkpoint-matryoshka": BatchTopK(4),
@@ -41,7 +42,6 @@ RUNNABLE = {
     "gemma_scope": JumpReLU(),
 }
 MATRICES = {
-    "saelens-layer-norm": "layer_norm",
     "saelens-abstopk": "abstopk",
     "sparsify-groupmax": "groupmax",
     "llamascopium-batchtopk": "batchtopk",

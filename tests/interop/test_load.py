@@ -66,13 +66,30 @@ def test_openai_without_normalisation(parts, tmp_path, activation, kind):
     assert_computes(loaded, parts.x, relu(pre) if activation == "ReLU" else pre, parts.decoder, parts.b)
 
 
-def test_openai_topk_gives_its_matrices(parts, tmp_path):
+def normalized(x):
+    """Each row with zero mean and unit deviation, and what undoes that."""
+    mean, deviation = x.mean(1, keepdim=True), x.std(1, keepdim=True)
+    return (x - mean) / (deviation + 1e-5), lambda y: y * deviation + mean
+
+
+@torch.no_grad()
+def test_openai_topk_scales_each_input(parts, tmp_path):
     held = openai_state(parts, "TopK", activation_state_dict={"k": K, "postact_fn": "ReLU"})
     torch.save(held, tmp_path / "1.pt")
     loaded = load(tmp_path / "1.pt")
+    x, undo = normalized(parts.x + 3)
+    acts = top((x - parts.b) @ parts.encoder.T + parts.c, K)
+    torch.testing.assert_close(loaded.encode(parts.x + 3).dense(UNITS), acts, atol=1e-5, rtol=1e-5)
+    recon = undo(acts @ parts.decoder + parts.b)
+    torch.testing.assert_close(loaded(parts.x + 3), recon, atol=1e-5, rtol=1e-5)
+
+
+def test_openai_topk_without_a_relu_gives_its_matrices(parts, tmp_path):
+    held = openai_state(parts, "TopK", activation_state_dict={"k": K, "postact_fn": "Identity"})
+    torch.save(held, tmp_path / "1.pt")
+    loaded = load(tmp_path / "1.pt")
     assert (loaded.format, loaded.sae) == ("openai", None)
-    assert "k=4" in loaded.notes[0]
-    torch.testing.assert_close(loaded.decoder, parts.decoder)
+    assert "identity instead of ReLU" in loaded.notes[0]
 
 
 def test_openai_tied_decoder_is_the_encoder(parts, tmp_path):
@@ -128,10 +145,17 @@ def test_bartbussmann_jumprelu_subtracts_no_bias(parts, tmp_path):
     assert_computes(loaded, parts.x, acts, parts.decoder, parts.b)
 
 
-def test_bartbussmann_normalised_input_gives_its_matrices(parts, tmp_path):
-    loaded = bart(tmp_path, parts, "topk", unit_norm=True)
-    assert loaded.sae is None
-    assert "input_unit_norm" in loaded.notes[0]
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["topk", "vanilla", "jumprelu"])
+def test_bartbussmann_scales_each_input(parts, tmp_path, kind):
+    levels = torch.full((UNITS,), -0.5)
+    loaded = bart(tmp_path, parts, kind, unit_norm=True, **{"jumprelu.log_threshold": levels})
+    x, undo = normalized(parts.x + 3)
+    pre = (x - parts.b) @ parts.encoder.T
+    raw = x @ parts.encoder.T + parts.c
+    acts = {"topk": top(pre, K), "vanilla": relu(pre + parts.c), "jumprelu": raw * (raw > levels.exp())}[kind]
+    recon = undo(acts @ parts.decoder + parts.b)
+    torch.testing.assert_close(loaded(parts.x + 3), recon, atol=1e-5, rtol=1e-5)
 
 
 # --- others -----------------------------------------------------------------------------------------
@@ -340,3 +364,19 @@ def test_hub_without_the_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install \"osae\[hub\]\""):
         load("hf:user/repo")
+
+
+@pytest.mark.parametrize("inner", ["L8R", "L8R/checkpoints/final.safetensors"])
+def test_hub_brings_the_json_above_checkpoints(monkeypatch, inner):
+    names = ["L8R/hyperparams.json", "L8R/lm_config.json", "L8R/checkpoints/final.safetensors", "config.json"]
+    asked = []
+
+    def download(repo, name, revision):
+        asked.append(name)
+        return f"/nowhere/{name}"
+
+    hub = types.SimpleNamespace(list_repo_files=lambda repo, revision: names, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    with pytest.raises(ValueError, match="no such file"):
+        load(f"hf:user/repo/{inner}")
+    assert sorted(asked) == ["L8R/checkpoints/final.safetensors", "L8R/hyperparams.json"]

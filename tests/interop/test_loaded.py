@@ -64,10 +64,10 @@ def test_units_that_are_not_there_are_refused(loaded):
 
 
 def test_what_cannot_be_run_says_why():
-    loaded = load(GOLDEN / "saelens-layer-norm")
+    loaded = load(GOLDEN / "saelens-abstopk")
     assert loaded.sae is None
     for call in (lambda: loaded.encode(X), lambda: loaded(X), lambda: loaded.decode((X, X.long()))):
-        with pytest.raises(ValueError, match="cannot be run on activations: normalize_activations"):
+        with pytest.raises(ValueError, match="cannot be run on activations: abstopk selects"):
             call()
 
 
@@ -75,7 +75,7 @@ def test_what_is_loaded_prints_as_what_it_is(sae, tmp_path):
     sae.save(tmp_path / "mine")
     said = repr(load(tmp_path / "mine"))
     assert said == f"Loaded('{tmp_path}/mine': osae, 32 units of width 8, TopK(k=4))"
-    assert "note: normalize_activations=layer_norm" in repr(load(GOLDEN / "saelens-layer-norm"))
+    assert "note: abstopk selects" in repr(load(GOLDEN / "saelens-abstopk"))
     assert len(repr(load(np.eye(2000)))) < 300
 
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from osae import kernels
+from osae.sparsify import pad_code
 
 # The triton interpreter takes a millisecond for an operation: fewer and smaller examples.
 EXAMPLES = {"reference": 25, "cpu": 60, "dense": 40, "gpu": 6}
@@ -265,10 +267,130 @@ def test_ties_give_equal_values_and_distinct_units(backend, k):
         assert torch.equal(encoder[active, row], v[v > 0])
 
 
+# --- the largest of a batch -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("k", [1, 3, 20])
+def test_the_largest_of_a_batch_are_found_however_rows_differ(backend, spread, k, monkeypatch):
+    """Rows with norms of any spread, in one block or several, with the gradients of what was selected."""
+    monkeypatch.setattr("osae.kernels.cpu.BUFFER", 60)
+    monkeypatch.setattr("osae.kernels.cpu.LEAST_ROWS", 3)
+    g, size = torch.Generator().manual_seed(k), 4 if backend == "gpu" else 13
+    x = torch.randn(size, 5, generator=g, dtype=torch.float64)
+    x *= (spread * torch.randn(size, 1, generator=g, dtype=torch.float64)).exp()
+    encoder = torch.randn(20, 5, generator=g, dtype=torch.float64)
+    inputs = [t.requires_grad_() for t in (x, encoder, encoder.detach()[:, 0].clone())]
+    values, units = kernels.batch_topk_encode(*inputs, k)
+    pre = (inputs[0] @ inputs[1].T + inputs[2]).relu()
+    least = pre.flatten().sort(descending=True).values[size * k - 1]
+    kept = (pre >= least) & (pre > 0)
+    assert values.shape[1] == kept.sum(-1).max()
+    picked = torch.zeros(size, 20, dtype=torch.float64).scatter_add(-1, units, values)
+    same(picked, pre * kept)
+    upstream = torch.randn(size, 20, generator=g, dtype=torch.float64)
+    found = gradients(picked, inputs, upstream)
+    for f, e in zip(found, gradients(pre * kept, inputs, upstream), strict=True):
+        same(f, e)
+
+
+def test_the_largest_of_a_batch_show_nan_and_no_sample_needs_any(backend):
+    x, encoder = torch.ones(3, 4), torch.eye(4)
+    x[1] = float("nan")
+    values, units = kernels.batch_topk_encode(x, encoder, None, 1)
+    assert values[1].isnan().any()
+    assert units.min() >= 0
+    values, _ = kernels.batch_topk_encode(-torch.ones(3, 4), encoder, None, 2)
+    assert values.shape == (3, 1)
+    assert not values.any()
+    assert len(kernels.batch_topk_encode(torch.ones(0, 4), encoder, None, 2)[0]) == 0
+    with pytest.raises(ValueError, match="k=5 for 4 units"):
+        kernels.batch_topk_encode(x, encoder, None, 5)
+
+
+class Watch(TorchDispatchMode):
+    """Notes the operations on tensors and the largest table of integers that one of them made."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.integers = [], 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        self.names.append(func.overloadpacket.__name__)
+        if isinstance(found, torch.Tensor) and found.dtype == torch.int64:
+            self.integers = max(self.integers, found.numel())
+        return found
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_largest_of_a_batch_take_one_product(backend, spread):
+    if backend == "gpu":
+        pytest.skip("the programs of the interpreter are no operations of torch")
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 8, generator=g) * (spread * torch.randn(50, 1, generator=g)).exp()
+    encoder = torch.randn(300, 8, generator=g)
+    with Watch() as watch, torch.no_grad():
+        kernels.batch_topk_encode(x, encoder, None, 4)
+    assert sum(name in ("mm", "addmm", "matmul") for name in watch.names) == 1
+
+
+def test_codes_are_padded_without_a_table_of_all_places():
+    values = torch.randn(40, 500, generator=torch.Generator().manual_seed(0))
+    values *= values > 1.5
+    with Watch() as watch:
+        code = pad_code(values)
+    assert torch.equal(code.dense(500), values)
+    assert watch.integers < values.numel() / 2
+
+
+def test_units_that_end_no_prefix_cost_a_dense_loss_one_product_each_way():
+    x, code, _, decoder, _, upstream = draw_problem(0, 7, 5, 640, 640, torch.float64)
+    full = torch.zeros(640, dtype=torch.float64)
+    counts = []
+    for where in (slice(639, 640), slice(0, 640)):
+        weights = full.clone()
+        weights[where] = 1
+        leaves = [t.detach().clone().requires_grad_() for t in (x, code, decoder)]
+        with Watch() as watch:
+            loss = kernels.dense_prefix_loss(*leaves, weights)
+            found = torch.autograd.grad(loss, leaves, upstream)
+        counts.append(sum("mm" in name for name in watch.names))
+        units = torch.arange(640).expand(7, 640)
+        exact = loss_by_definition(leaves[0], leaves[1], units, leaves[2], weights)
+        same(loss, exact)
+        for f, e in zip(found, gradients(exact, leaves, upstream), strict=True):
+            same(f, e)
+    assert counts[0] < 0.5 * counts[1]
+
+
 def test_nothing_positive_is_all_padding(backend):
     values, units = kernels.topk_encode(-torch.ones(3, 4), torch.ones(50, 4), None, 7)
     assert not values.any()
     assert ((units >= 0) & (units < 50)).all()
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+def test_autocast_changes_nothing_but_the_type_of_the_input(backend, low):
+    """Inside of autocast, activations come in low precision and weights do not; kernels take both."""
+    x, values, units, decoder, weights, upstream = draw_problem(10, 3, 5, 6, 3, torch.float32)
+    x = x.to(low).float()
+    results = []
+    for enabled in (False, True):
+        leaves = [t.detach().clone().requires_grad_() for t in (values, decoder)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            given = x.to(low) if enabled else x
+            loss = kernels.all_prefix_loss(given, leaves[0], units, leaves[1], weights=weights)
+            row = kernels.decode(leaves[0], units, leaves[1])
+            top, _ = kernels.topk_encode(given, leaves[1], None, 2)
+            dense = kernels.dense_prefix_loss(given, torch.cat([leaves[0]] * 2, -1), leaves[1], weights)
+            grads = torch.autograd.grad(loss @ upstream + row.sum() + top.sum() + dense.sum(), leaves)
+        results.append([loss, row, top, dense, *grads])
+    for plain, cast in zip(*results, strict=True):
+        assert cast.dtype == torch.float32
+        torch.testing.assert_close(cast, plain, rtol=2e-2, atol=2e-2)  # products outside are in bfloat16
+    for plain, cast in zip(results[0][:4], results[1][:4], strict=True):
+        torch.testing.assert_close(cast, plain)
 
 
 def test_gpu_sums_in_a_fixed_order_when_asked():

@@ -57,8 +57,11 @@ CALLS = {
     ),
     "FiringCounts": (lambda *batch: update(metrics.FiringCounts(9), *batch).histogram(), VALUES, UNITS),
     "PrefixCurve": (lambda a, *batch: update(metrics.PrefixCurve(a), *batch).mse(), A, VALUES, UNITS, X),
-    "StreamCorrelation": (
-        lambda *batch: update(metrics.StreamCorrelation(9, 9), *batch).similarity(),
+    "Stream": (
+        lambda *batch: metrics.correlate(
+            update(metrics.StreamRecorder(9), *batch[:2]).stream(),
+            update(metrics.StreamRecorder(9), *batch[2:]).stream(),
+        ),
         VALUES, UNITS, VALUES.flip(0), UNITS.flip(0),
     ),
 }  # fmt: skip
@@ -70,7 +73,9 @@ def plain(result):
         result = [getattr(result, field.name) for field in dataclasses.fields(result)]
     if isinstance(result, tuple | list):
         return [number for one in result for number in plain(one)]
-    return result.flatten().tolist() if isinstance(result, torch.Tensor) else [result]
+    if isinstance(result, torch.Tensor):
+        return result.flatten().tolist()
+    return [] if result is None else [result]
 
 
 @pytest.mark.parametrize("name", CALLS)

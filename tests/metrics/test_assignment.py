@@ -133,7 +133,7 @@ def test_atoms_that_are_all_ties_are_matched_by_the_dense_solver(monkeypatch):
     """In one dimension every cosine is 1 or -1, which the sparse solver may not settle."""
     a, b = gaussian(63, 1, 261), gaussian(77, 1, 262)
     assert not match_atoms(a, b, method="sparse").optimal
-    monkeypatch.setattr(assignment, "_DENSE_PAIRS", 0)  # as for large dictionaries
+    monkeypatch.setattr(assignment, "DENSE_PAIRS", 0)  # as for large dictionaries
     found = match_atoms(a, b)
     assert found.optimal
     assert float(found.similarity.sum()) == 63
@@ -153,9 +153,8 @@ def test_a_matching_stopped_short_is_not_called_optimal(monkeypatch):
 def test_the_error_of_single_precision_products_is_within_its_bound(d, seed):
     a, b = (gaussian(20, d, seed + i).double().abs().numpy() for i in (0, 1))
     a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
-    problem = matching_loops.make_problem(a, b, 4, absolute=False)
-    single = assignment._products(a.astype(np.float32), b.astype(np.float32), np.arange(20), False)
-    assert np.abs(single - a @ b.T).max() <= assignment._product_error(problem, np.float32)
+    single = assignment._Cosines(a, b, False, np.float32)
+    assert np.abs(single(np.arange(20)) - a @ b.T).max() <= single.error
 
 
 def test_the_matrix_of_all_pairs_is_never_held():

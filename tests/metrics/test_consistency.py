@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -88,10 +89,13 @@ def test_prefixes_of_both_kinds_follow_their_definitions():
         p = row.length
         assert row.stability == pytest.approx(metrics.stability(a[:p], b[:p]))
         assert row.orderedness == pytest.approx(metrics.orderedness(a[:p], b[:p]))
-        assert row.stability_of_full == pytest.approx(float(full.matching.similarity[:p].mean()))
+        found = full.matching
+        left, right, similarity = (part.numpy() for part in (found.left, found.right, found.similarity))
+        sides = [left < p, right < p]
+        assert row.stability_of_full == pytest.approx(np.mean([similarity[side].mean() for side in sides]))
         if p > 1:
-            expected = spearmanr(range(p), full.matching.right[:p]).statistic
-            assert row.orderedness_of_full == pytest.approx(expected)
+            orders = [spearmanr(left[side], right[side]).statistic for side in sides]
+            assert row.orderedness_of_full == pytest.approx(np.mean(orders))
     assert row.stability == row.stability_of_full == full.stability
     assert row.orderedness == row.orderedness_of_full == full.orderedness
 
@@ -103,11 +107,21 @@ def test_prefixes_take_a_matching_that_is_there_and_default_to_powers_of_two():
     assert rows == metrics.prefix_consistency(a, b)
 
 
+def test_prefixes_do_not_depend_on_which_dictionary_comes_first():
+    """A quarter of the atoms are alike, and stand first in one dictionary and last in the other."""
+    a, b = dictionary(64, 12, 1), dictionary(64, 12, 3)
+    b[48:] = a[:16]
+    one, other = (metrics.prefix_consistency(*both, [16, 64]) for both in ((a, b), (b, a)))
+    for row, same in zip(one, other, strict=True):
+        assert row == pytest.approx(same)
+
+
 def test_a_prefix_without_a_matched_unit_has_no_stability_of_full():
-    a = dictionary(6, 8, 0)
-    (row,) = metrics.prefix_consistency(a, a[3:], [2])
-    assert math.isnan(row.stability_of_full)
-    assert math.isnan(row.orderedness_of_full)
+    matching = metrics.Matching(
+        torch.tensor([3, 4]), torch.tensor([5, 2]), torch.tensor([0.5, 0.7]), optimal=True, gap=0.0
+    )
+    assert all(math.isnan(value) for value in metrics.within_prefix(matching, 2))
+    assert metrics.within_prefix(matching, 3) == (pytest.approx(0.7), 1.0)  # one side alone reaches it
 
 
 def test_default_prefixes():

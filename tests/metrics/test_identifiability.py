@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osae.metrics import coherence, restricted_isometry, spark_bound, unique_sparsity
+from osae.metrics import coherence, identifiability, restricted_isometry, spark_bound, unique_sparsity
 
 
 def dictionary(units: int, width: int, seed: int) -> torch.Tensor:
@@ -57,7 +57,23 @@ def test_sampled_isometry_lies_below_the_constant_and_below_its_bound_by_coheren
         float((torch.linalg.eigvalsh(b[list(s)] @ b[list(s)].T) - 1).abs().max())
         for s in itertools.combinations(range(units), m)
     ]
-    assert sampled <= max(every) + 1e-9
+    assert sampled == pytest.approx(max(every), abs=1e-9)  # at most 200 sets: every one was seen
+    assert restricted_isometry(a, m, samples=1) <= max(every) + 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 7), st.integers(2, 6), st.integers(1, 3), st.integers(0, 100))
+def test_identifiability_is_what_each_of_its_parts_says(units, width, m, seed):
+    a, m = dictionary(units, width, seed), min(m, units)
+    found = identifiability(a, m)
+    assert found.coherence == coherence(a)
+    assert (found.coherence < found.coherence_limit) == (unique_sparsity(a) >= m)
+    assert found.spark_bound == spark_bound(a)
+    assert found.general_spark == min(units, width) + 1
+    assert found.isometry == restricted_isometry(a, m)
+    assert found.isometry_double == restricted_isometry(a, min(2 * m, units))
+    if found.isometry_double < 1:
+        assert found.general_spark > min(2 * m, units)
 
 
 def test_bad_orders_are_refused():

@@ -6,7 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osae.metrics import StreamCorrelation, activation_similarity, stream_orderedness, stream_stability
+from osae.metrics import (
+    StreamRecorder,
+    activation_similarity,
+    correlate,
+    match,
+    match_streams,
+    stream_orderedness,
+    stream_stability,
+    streams,
+)
 
 
 def codes(samples: int, units: int, k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -39,28 +48,82 @@ def test_streams_of_permuted_units():
     assert stream_orderedness(z, z) == 1.0
 
 
+def record(values, units, total, batch=1000):
+    recorder = StreamRecorder(total)
+    for start in range(0, len(values), batch):
+        recorder.update(values[start : start + batch], units[start : start + batch])
+    return recorder.stream()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 40), st.integers(1, 8), st.integers(1, 9), st.integers(1, 10), st.integers(0, 1000))
-def test_streaming_in_any_batches_equals_the_dense_correlation(samples, units_a, units_b, batch, seed):
+def test_recording_in_any_batches_equals_the_dense_correlation(samples, units_a, units_b, batch, seed):
     va, ua, za = codes(samples, units_a, min(3, units_a), seed)
     vb, ub, zb = codes(samples, units_b, min(4, units_b), seed + 1)
-    stream = StreamCorrelation(units_a, units_b)
-    for start in range(0, samples, batch):
-        part = slice(start, start + batch)
-        stream.update(va[part], ua[part], vb[part], ub[part])
-    assert stream.samples == samples
-    torch.testing.assert_close(stream.similarity(), activation_similarity(za, zb), atol=1e-9, rtol=0)
+    a, b = record(va, ua, units_a, batch), record(vb, ub, units_b, batch)
+    assert a.samples == samples
+    torch.testing.assert_close(correlate(a, b), activation_similarity(za, zb), atol=1e-6, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 30), st.integers(0, 60), st.integers(0, 1000))
+def test_shifting_moves_samples_round_and_selecting_leaves_units_out(samples, shift, seed):
+    values, units, dense = codes(samples, 7, 3, seed)
+    stream = record(values, units, 7)
+    rolled = dense.roll(-shift, 0)
+    torch.testing.assert_close(
+        correlate(stream.shift(shift), stream), activation_similarity(rolled, dense), atol=1e-6, rtol=0
+    )
+    kept = torch.tensor([True, False, True, True, False, False, True])
+    torch.testing.assert_close(
+        correlate(stream.select(kept), stream),
+        activation_similarity(dense[:, kept], dense),
+        atol=1e-6,
+        rtol=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("units_a", "units_b", "dead"), [(90, 90, 0), (90, 120, 30), (120, 90, 30), (100, 100, 60)]
+)
+def test_the_sparse_matching_is_the_dense_one(monkeypatch, units_a, units_b, dead):
+    """Also with units that never fire, which may go anywhere."""
+    monkeypatch.setattr(streams, "DENSE_PAIRS", 0)
+    va, ua, _ = codes(400, units_a - dead, 5, 0)
+    vb, ub, _ = codes(400, units_b - dead // 2, 5, 1)
+    a, b = record(va, ua, units_a), record(vb, ub, units_b)
+    monkeypatch.setattr(streams, "FALLBACK_PAIRS", 0)
+    found, expected = match_streams(a, b), match(correlate(a, b))
+    assert found.optimal
+    assert len(found) == min(units_a, units_b)
+    assert found.left.tolist() == sorted(set(found.left.tolist()))
+    assert len(set(found.right.tolist())) == len(found)
+    assert float(found.similarity.sum()) == pytest.approx(float(expected.similarity.sum()), abs=1e-5)
+    rough = match_streams(a, b, tolerance=0.05)
+    assert float(rough.similarity.sum()) >= 0.94 * float(expected.similarity.sum())
+
+
+def test_constant_units_take_better_places_where_that_helps(monkeypatch):
+    """Two units that exclude each other: a constant partner is better than a negative correlation."""
+    monkeypatch.setattr(streams, "DENSE_PAIRS", 0)
+    fires = torch.tensor([[1.0], [1.0], [1.0], [1.0]])
+    a = record(fires, torch.tensor([[0], [0], [1], [1]]), 3)
+    b = record(fires, torch.tensor([[0], [0], [2], [2]]), 3)
+    found = match_streams(a, b)
+    assert float(found.similarity.sum()) == pytest.approx(2.0)
+    b = record(fires[:, :0], torch.zeros(4, 0, dtype=torch.long), 3)
+    assert float(match_streams(a, b).similarity.abs().sum()) == 0
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_a_stream_refuses_what_it_cannot_use():
-    stream = StreamCorrelation(3, 3)
+    recorder = StreamRecorder(3)
     with pytest.raises(ValueError, match="no samples"):
-        stream.similarity()
+        recorder.stream()
     ones, zeros = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.long)
     with pytest.raises(ValueError, match="from 3 to 3: there are 3"):
-        stream.update(ones, zeros, ones, zeros + 3)
+        recorder.update(ones, zeros + 3)
     with pytest.raises(ValueError, match="2 samples of A and 1 of B"):
-        stream.update(ones, zeros, ones[:1], zeros[:1])
+        match_streams(record(ones, zeros, 3), record(ones[:1], zeros[:1], 3))
     with pytest.raises(ValueError, match="nonempty"):
         activation_similarity(torch.ones(0, 3), torch.ones(0, 3))

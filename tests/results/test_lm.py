@@ -75,8 +75,9 @@ def test_files_of_release_0_1_0_are_read(older):
     assert result.section_of(place).by_method()["osae"].mean("mse") == 0.1
     assert result.crossings_from("noise")["osae"].same_seed["orderedness"].mean == (0.45, 0.5)
     (progression,) = result.progressions
-    assert (progression.place, progression.method, progression.prefix) == (place, "osae", (16, 32))
-    assert progression.moments[0].values == {"stability": (0.3, 0.4), "orderedness": (0.5, 0.6)}
+    assert (progression.place, progression.method) == (place, "osae")
+    assert progression.moments[0].seeds["stability"] == Curve((16, 32), (0.3, 0.4))
+    assert progression.moments[0].seeds["orderedness"].mean == (0.5, 0.6)
     assert result.own_starts[0].curves["stability"].mean == (0.55, 0.5)
     assert result.chance_curves["orderedness"].mean == (0.0, 0.0)
     assert (result.stitching.small, result.stitching.large) == (32, 64)

@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
+from osae import dictionary
 from osae.config import alter, from_json, to_json, variant
 from osae.data.source import MemoryRows
 from osae.data.worlds import SparseWorld
@@ -20,7 +21,7 @@ from osae.recipes import FromData, Task, world_recipe
 from osae.revival import AuxK, Resample, Split
 from osae.schedule import Resort, Sweep
 from osae.training import run
-from osae.training.loop import train
+from osae.training.loop import Batches, train
 from osae.training.member import Member
 from osae.training.revive import revive
 
@@ -62,7 +63,7 @@ def each(test):
 def trained(dictionary, rows, steps, **changes) -> Member:
     member = Member(alter(world_recipe("osae", TASK), {"dictionary": dictionary, **changes}), 0, rows)
     for step in range(steps):
-        member.advance(member.batch(rows, 0, step % 20), step)
+        member.advance(Batches(MemoryRows(rows), member.seed, member.recipe.batch).at(step % 20), step)
         member.revive_if_due(rows, step + 1)
         member.resort_if_due(rows, step + 1)
     return member
@@ -158,7 +159,7 @@ def test_frozen_units_do_not_move_and_neither_do_their_moments(dictionary, reviv
     member = trained(dictionary, rows, 39, **changes)
     before = [tensor.detach().clone() for tensor in member.unit_tensors()[:-1]]
     matrices = [member.sae.decoder.detach().clone(), member.sae.encoder.detach().clone()]
-    member.advance(member.batch(rows, 1, 0), 39)
+    member.advance(Batches(MemoryRows(rows), member.seed, member.recipe.batch).at(20), 39)
     member.revive_if_due(rows, 40)
     member.resort_if_due(rows, 40)
     assert member.frozen_at(39) == 7
@@ -353,3 +354,12 @@ def test_archetypal_training_does_not_depend_on_the_scale_of_the_data(rows):
 def test_impossible_archetypal_dictionaries_are_refused(fields, words):
     with pytest.raises(ValueError, match=words):
         Archetypal(**fields)
+
+
+def test_only_a_cpu_goes_through_a_matrix_in_blocks_that_fit_its_cache():
+    """On a GPU each block would be several launches: thousands of them for 65k units."""
+    large = [torch.empty(65_536, 2304, device=device) for device in ("cpu", "meta")]
+    on_cpu, on_gpu = (dictionary._blocks(matrix) for matrix in large)
+    assert len(on_cpu) > 500
+    assert len(on_gpu) <= 3
+    assert sum(map(len, on_cpu)) == sum(map(len, on_gpu)) == 65_536

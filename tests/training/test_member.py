@@ -13,7 +13,7 @@ from osae.revival import AuxK, Resample, Split
 from osae.schedule import Resort, Sweep
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, JumpReLU, ReLU
-from osae.training.loop import train
+from osae.training.loop import Batches, train
 from osae.training.member import Member
 from osae.training.revive import revive, two_directions
 from osae.training.simple import fit
@@ -36,7 +36,7 @@ def error(sae, rows) -> float:
 def advanced(made, rows, steps, seed=0):
     member = Member(made, seed, rows)
     for step in range(steps):
-        member.advance(member.batch(rows, 0, step % 20), step)
+        member.advance(Batches(MemoryRows(rows), member.seed, member.recipe.batch).at(step % 20), step)
         member.revive_if_due(rows, step + 1)
         member.resort_if_due(rows, step + 1)
     return member
@@ -59,7 +59,7 @@ def test_frozen_units_do_not_move_and_neither_do_their_moments(revival, rows):
     frozen = member.frozen_at(40)
     assert frozen == 8
     before, decoder = [tensor.clone() for tensor in member.unit_tensors()], member.sae.decoder.clone()
-    member.advance(member.batch(rows, 1, 0), 40)
+    member.advance(Batches(MemoryRows(rows), member.seed, member.recipe.batch).at(20), 40)
     member.revive_if_due(rows, 41)
     member.resort_if_due(rows, 41)
     *after, fired = member.unit_tensors()

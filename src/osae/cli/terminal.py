@@ -3,6 +3,9 @@
 import signal
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 LONGEST_TEXT = 300  # beside a progress bar
@@ -80,3 +83,19 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings for users in one line, without the place in the code that gave them."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_plainly(message, category, filename, lineno, file=None, line=None):
+            if category is UserWarning:
+                say(f"osae: warning: {message}")
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_plainly
+        yield

@@ -1,8 +1,9 @@
 """Sources: blocks of activations by number, so that a resumed run can return to any place in the stream."""
 
+from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, assert_never, runtime_checkable
+from typing import Any, NamedTuple, Protocol, assert_never, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,8 +14,19 @@ from osae.data.harvest import BATCH_TOKENS, Harvest, build_contexts, count_rows,
 from osae.data.shards import Shards
 from osae.data.text import check_readable
 from osae.data.worlds import PCAWorld, SparseWorld
+from osae.seeds import generator
 
-BLOCK_NUMBERS = 2**27  # numbers in a block from disk (0.5 GB): more rows are mixed better
+BLOCK_NUMBERS = 2**27  # numbers in a block of `ShardRows` (0.5 GB)
+MIXED_NUMBERS = 2**26  # numbers in a block of `MixedRows` (0.25 GB, and two of them for every seed)
+RUNS = 2048  # of neighbouring rows that make up a block of `MixedRows`
+
+
+class Part(NamedTuple):
+    """Rows `start` to `stop` of a block, in the order in which a seed takes its rows."""
+
+    index: int
+    start: int
+    stop: int
 
 
 @runtime_checkable
@@ -23,15 +35,42 @@ class Source(Protocol):
 
     @property
     def rows(self) -> int:
+        """Return the largest number of rows that a batch may have."""
+        ...
+
+    def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
+        """Return the block of this number for this seed; numbers past the last block start over."""
+        ...
+
+    def parts(self, step: int, batch: int) -> list[Part]:
+        """Return the parts of blocks that make up batch number `step` (from 0), of `batch` rows."""
+        ...
+
+    def forget(self) -> None:
+        """Free the memory of blocks that can be read again."""
+        ...
+
+
+class _EqualBlocks(ABC):
+    """A source whose blocks are all of the same length and the same for every seed.
+
+    A batch comes from one block; rows that do not fill a batch are left out, others every time.
+    """
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
         """Return the number of rows in every block."""
-        ...
 
-    def block(self, index: int) -> Float[Tensor, "N d"]:
-        """Return the block of this number; numbers past the last block start over."""
-        ...
+    def parts(self, step: int, batch: int) -> list[Part]:
+        index, turn = divmod(step, self.rows // batch)
+        return [Part(index, turn * batch, (turn + 1) * batch)]
+
+    def forget(self) -> None:
+        return
 
 
-class MemoryRows:
+class MemoryRows(_EqualBlocks):
     """Rows in memory: a single block, repeated every epoch."""
 
     def __init__(self, rows: Float[Tensor, "N d"]):
@@ -41,20 +80,115 @@ class MemoryRows:
     def rows(self) -> int:
         return len(self._rows)
 
-    def block(self, index: int) -> Float[Tensor, "N d"]:
+    def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
         return self._rows
 
 
 @variant
 @dataclass(frozen=True)
 class OnDisk:
-    """Activations on disk; `sha256` is that of their manifest, which identifies them whatever the path."""
+    """Activations on disk; `sha256` is that of their manifest, which identifies them whatever the path.
+
+    `mixing` is how rows are brought into order: 2 over all the data (`MixedRows`), 1 within blocks of
+    neighbouring rows (`ShardRows`), as release 0.1.0 did.
+    """
 
     path: str
     sha256: str = ""
+    mixing: int = 2
+
+    def __post_init__(self):
+        if self.mixing not in (1, 2):
+            raise ValueError(f"mixing={self.mixing}: this release knows 1 and 2.")
+
+    @staticmethod
+    def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
+        """Keep the order of rows that a run of release 0.1.0 began with."""
+        return {"mixing": 1} | data
 
 
-class ShardRows:
+class MixedRows:
+    """Rows on disk in an order of their own for every seed and epoch; all of them are used in each epoch.
+
+    The rows are cut into short runs of neighbours, and these are shuffled. A block is a stretch of that
+    order, read as a whole: runs from all over the data, about `RUNS` of them, whatever the width. Its rows
+    are then shuffled too, by whoever takes batches from it, and a batch may extend over several blocks. The
+    next block of a seed is read while one is used.
+    """
+
+    def __init__(self, shards: Shards, limit: int | None = None):
+        most = limit or max(1, MIXED_NUMBERS // shards.width)
+        self.shards, self.count = shards, -(-shards.rows // most)
+        self.length = -(-shards.rows // self.count)  # of a block; the last of an epoch may be shorter
+        self.run = max(1, self.length // RUNS)
+        self._ready: dict[int, tuple[int, Tensor]] = {}
+        self._coming: dict[int, tuple[int, Future]] = {}
+        self._orders: dict[int, tuple[int, Tensor]] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="osae-reader")
+
+    @property
+    def rows(self) -> int:
+        return self.shards.rows
+
+    def parts(self, step: int, batch: int) -> list[Part]:
+        at, stop, found = step * batch, (step + 1) * batch, []
+        while at < stop:
+            epoch, place = divmod(at, self.shards.rows)
+            number, start = divmod(place, self.length)
+            end = min(start + stop - at, self.length, self.shards.rows - number * self.length)
+            found.append(Part(epoch * self.count + number, start, end))
+            at += end - start
+        return found
+
+    def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
+        if self.count == 1:
+            index, seed = 0, 0  # all rows, whoever asks
+        if seed not in self._ready or self._ready[seed][0] != index:
+            at, coming = self._coming.pop(seed, (-1, None))
+            self._ready.pop(seed, None)  # freed before another is read
+            self._ready[seed] = (
+                index,
+                coming.result() if coming and at == index else self._read(index, seed),
+            )
+            if self.count > 1:
+                self._coming[seed] = (index + 1, self._reader.submit(self._read, index + 1, seed))
+        return self._ready[seed][1]
+
+    def forget(self) -> None:
+        self._coming.clear()
+        if self.count > 1:
+            self._ready.clear()
+
+    def _read(self, index: int, seed: int) -> Tensor:
+        epoch, number = divmod(index, self.count)
+        first, stop = number * self.length, min((number + 1) * self.length, self.shards.rows)
+        rows, done = torch.empty(stop - first, self.shards.width), 0
+        for start, end in self._ranges(first, stop, epoch, seed):
+            rows[done : done + end - start] = self.shards.read(start, end)
+            done += end - start
+        return rows
+
+    def _ranges(self, first: int, stop: int, epoch: int, seed: int) -> list[tuple[int, int]]:
+        """Return where rows `first` to `stop` of the order of an epoch are on disk, in the order there."""
+        if self.count == 1:
+            return [(first, stop)]
+        shuffled = self.shards.rows // self.run  # runs of full length; the rest comes last
+        order = self._order(shuffled, epoch, seed)
+        ranges = []
+        for slot in range(first // self.run, -(-stop // self.run)):
+            start = int(order[slot]) * self.run if slot < shuffled else slot * self.run
+            low, high = max(first - slot * self.run, 0), min(stop - slot * self.run, self.run)
+            ranges.append((start + low, min(start + high, self.shards.rows)))
+        return sorted(ranges)
+
+    def _order(self, count: int, epoch: int, seed: int) -> Tensor:
+        if seed not in self._orders or self._orders[seed][0] != epoch:
+            source = generator(seed, "runs", epoch)
+            self._orders[seed] = (epoch, torch.randperm(count, generator=source, dtype=torch.int32))
+        return self._orders[seed][1]
+
+
+class ShardRows(_EqualBlocks):
     """Rows on disk in equal blocks, in their order there; the next block is read while one is used."""
 
     def __init__(self, shards: Shards, limit: int | None = None):
@@ -68,7 +202,7 @@ class ShardRows:
     def rows(self) -> int:
         return self.shards.rows // self.count
 
-    def block(self, index: int) -> Float[Tensor, "N d"]:
+    def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
         if self._ready is None or self._ready[0] != index:
             coming = self._coming
             rows = coming[1].result() if coming and coming[0] == index else self._read(index)
@@ -93,7 +227,7 @@ class Live:
     batch_tokens: int = BATCH_TOKENS
 
 
-class LiveRows:
+class LiveRows(_EqualBlocks):
     """The blocks of a harvest straight from the model, with nothing on disk, repeated after the last one.
 
     All blocks are as long as the longest: a block with fewer rows, because of outliers or of where its
@@ -112,7 +246,7 @@ class LiveRows:
     def rows(self) -> int:
         return self._rows
 
-    def block(self, index: int) -> Float[Tensor, "N d"]:
+    def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
         place = index % self.count
         if self._ready[0] != place:
             block = make_block(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
@@ -126,11 +260,11 @@ SourceSpec = SparseWorld | PCAWorld | OnDisk | Live
 def open_source(spec: SourceSpec, device: str = "auto") -> Source:
     """Open the source that a specification describes."""
     match spec:
-        case OnDisk(path, sha256):
+        case OnDisk(path, sha256, mixing):
             shards = Shards(path)
             if sha256 and shards.provenance()["sha256"] != sha256:
                 raise ValueError(f"{path} holds other activations than this run began with: restore those.")
-            return ShardRows(shards)
+            return ShardRows(shards) if mixing == 1 else MixedRows(shards)
         case Live():
             return LiveRows(spec, device)
         case SparseWorld() | PCAWorld():

@@ -13,6 +13,7 @@ from osae.experiments.lm.options import LMOptions
 from osae.experiments.options import ExperimentOptions
 from osae.experiments.worlds.options import (
     EnergyOptions,
+    LemmaOptions,
     PCAOptions,
     SizesOptions,
     ToyOptions,
@@ -66,6 +67,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "the order found is by explained energy, not by frequency",
             EnergyOptions,
             _run_of("worlds.energy"),
+        ),
+        Experiment(
+            "lemma",
+            "the lemma and the theorem on exact minimisers, and what the worlds satisfy",
+            LemmaOptions,
+            _run_of("worlds.lemma"),
         ),
         Experiment(
             "ablate", "our recipe with one choice changed at a time", VariantOptions, _run_of("worlds.ablate")

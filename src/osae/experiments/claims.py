@@ -1,22 +1,101 @@
-"""Claims held against results: verdicts, and the claims of a result judged by its numbers."""
+"""Claims held against results: tests of differences, verdicts, and the claims of a result judged.
 
-from collections.abc import Sequence
-from dataclasses import replace
+A claim is a set of statements that some quantity is above zero: how far a method is ahead of a rival, how far
+a mean is above a threshold. Each is tested with the errors of both sides, and Holm's procedure corrects for
+their number, so that a claim about equal methods is decided wrongly at most once in twenty.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from osae.results.experiment import Claim, ExperimentResult
+from osae.metrics.statistics import Decision, Estimate, decide
+from osae.results.experiment import Claim, ExperimentResult, Tested
 from osae.results.lm import LMResult
 
-HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold here", "cannot be tested here"
+HOLDS, PARTLY, FAILS = "holds", "holds in part", "does not hold here"
+UNDECIDED, UNTESTED = "undecided", "cannot be tested here"
+TRUE, FALSE = "true", "false"
 
 R = TypeVar("R", bound=ExperimentResult)
 
 
-def judge(outcomes: Sequence[bool]) -> str:
-    """Return the verdict on a claim that came out so in each case."""
+@dataclass(frozen=True)
+class Statement:
+    """A statement that a quantity is above zero, or several that depend on each other all are.
+
+    Nested prefixes are no independent evidence: they make one statement, true if each of them is. `parts` are
+    the quantities by name; one without an error (a single pair of runs) is None.
+    """
+
+    about: str
+    parts: Mapping[str, Estimate | None]
+
+    def weigh(self) -> tuple[float, float]:
+        """Return a p-value and the direction it is for: 1 if all parts are above zero, -1 if one is below."""
+        found = [part for part in self.parts.values() if part is not None]
+        if len(found) < len(self.parts) or not found:
+            return 1.0, 0.0
+        above = max(part.p_value() if part.mean > 0 else 1.0 for part in found)
+        below = min(1.0, len(found) * min(part.p_value() if part.mean < 0 else 1.0 for part in found))
+        return (above, 1.0) if above <= below else (below, -1.0)
+
+    def describe(self, decision: Decision) -> Tested:
+        """Return the statement as results keep it: its weakest part, and what was decided."""
+        outcome = TRUE if decision.above else FALSE if decision.below else UNDECIDED
+        known = {name: part for name, part in self.parts.items() if part is not None}
+        if not known:
+            return Tested(self.about, outcome)
+        name, part = min(known.items(), key=lambda item: _strength(item[1]))
+        low, high = part.ends()
+        return Tested(self.about, outcome, name, part.mean, low, high, part.p_value())
+
+
+def _strength(part: Estimate) -> float:
+    """Return how strongly a part speaks for its statement."""
+    return (1 - part.p_value()) * (1 if part.mean > 0 else -1)
+
+
+def shift(found: Estimate | None, by: float) -> Estimate | None:
+    """Return the estimate plus a constant, if there is one."""
+    return None if found is None else found.shifted(by)
+
+
+def within(found: Estimate | None, low: float, high: float) -> dict[str, Estimate | None]:
+    """Return the parts of a statement that a quantity lies between two limits."""
+    if found is None:
+        return {"": None}
+    return {
+        "above the lower limit": found.shifted(-low),
+        "below the upper limit": found.reversed().shifted(high),
+    }
+
+
+def weigh_statements(statements: Sequence[Statement]) -> tuple[Tested, ...]:
+    """Return each statement with what was decided, all of them tested together."""
+    weights = [statement.weigh() for statement in statements]
+    decisions = decide([p for p, _ in weights], [direction for _, direction in weights])
+    return tuple(one.describe(decision) for one, decision in zip(statements, decisions, strict=True))
+
+
+def judge(tested: Sequence[Tested]) -> str:
+    """Return the verdict on a claim whose statements came out so."""
+    outcomes = [one.outcome for one in tested]
     if not outcomes:
         return UNTESTED
-    return HOLDS if all(outcomes) else PARTLY if any(outcomes) else FAILS
+    if TRUE in outcomes:
+        return HOLDS if set(outcomes) == {TRUE} else PARTLY
+    return FAILS if FALSE in outcomes else UNDECIDED
+
+
+def count_outcomes(tested: Sequence[Tested], noun: str) -> str:
+    """Return in how many cases the claim came out true, false, or neither, in words."""
+    total = len(tested)
+    counts = {word: sum(one.outcome == word for one in tested) for word in (TRUE, FALSE, UNDECIDED)}
+    if counts[TRUE] == total:
+        return f"True in {'the only' if total == 1 else f'all {total}'} {noun}{'' if total == 1 else 's'}."
+    rest = ", ".join(f"{word} in {count}" for word, count in counts.items() if count and word != TRUE)
+    return f"True in {counts[TRUE]} of {total} {noun}{'' if total == 1 else 's'}, {rest}."
 
 
 def judge_result(result: ExperimentResult) -> tuple[Claim, ...]:

@@ -65,6 +65,15 @@ def train_all(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[Fini
         yield _read(job, root)
 
 
+def sum_seconds(root: Path) -> float:
+    """Return the seconds that training took of all SAEs below a folder, whenever that was."""
+    seconds = 0.0
+    for file in root.rglob("sae.json"):
+        about = json.loads(file.read_text()).get("provenance") or {}
+        seconds += about.get("seconds", 0.0)
+    return seconds
+
+
 def _train_and_keep(job: Job, root: Path) -> Job:
     """Train the SAE of a job and write it to its folder; return the job."""
     torch.set_num_threads(1)  # one training run per core: threads inside a step would wait for each other

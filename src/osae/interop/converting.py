@@ -6,9 +6,11 @@ from typing import Any
 from osae import __version__
 from osae.config import to_json
 from osae.interop import own
+from osae.interop.ancestry import find_config, own_words
 from osae.interop.export import Origin, store
 from osae.interop.formats import TARGETS, Target, get_writer
 from osae.interop.loading import IN_MEMORY, Loaded, SAELike, load
+from osae.interop.place import Place
 
 
 def convert(
@@ -16,8 +18,9 @@ def convert(
 ) -> None:
     """Write the SAE into the folder `out`, in the files of the library `to`.
 
-    Raise `ValueError` if anything would be lost. `model` and `layer` fill in the fields that the other
-    library has for them.
+    Raise `ValueError` if anything would be lost. What its file says about the model goes into the fields that
+    the other library has for it; `model` and `layer`, the block whose output the activations are, override
+    that.
     """
     if to not in TARGETS:
         raise ValueError(f"to={to!r}: give one of {', '.join(TARGETS)}.")
@@ -27,11 +30,20 @@ def convert(
     folder = Path(out)
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} holds files already: give a new or empty folder.")
-    origin = Origin(_provenance(loaded), model, layer)
+    origin = _describe_origin(loaded, to, model, layer)
     if to == own.NAME:
         loaded.sae.save(folder, provenance=origin.provenance)
     else:
         store(get_writer(to).export(loaded.sae, origin), folder)
+
+
+def _describe_origin(source: Loaded, to: Target, model: str | None, layer: int | None) -> Origin:
+    """Return where the SAE comes from; what is given overrides what its file says."""
+    said = source.place
+    hook = said.hook if layer is None else f"blocks.{layer}.hook_resid_post"
+    place = Place(model or said.model, hook, said.context)
+    config = find_config(source.format, source.metadata, to)
+    return Origin(_provenance(source), place, config, tuple(source.notes))
 
 
 def _provenance(source: Loaded) -> dict[str, Any]:
@@ -43,6 +55,6 @@ def _provenance(source: Loaded) -> dict[str, Any]:
             "format": source.format,
             "sha256": source.sha256,
             "notes": source.notes,
-            "provenance": source.metadata.get("provenance"),
+            "provenance": own_words(source.format, source.metadata),
         }
     return about

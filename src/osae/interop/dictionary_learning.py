@@ -10,13 +10,22 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
-from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
-from osae.interop.found import Found, count, inside, number
+from osae.interop.export import (
+    Files,
+    Origin,
+    check_thresholds,
+    check_unscaled,
+    collect_tensors,
+    require_familiar,
+)
+from osae.interop.found import Found, agree, count, inside, number
 from osae.interop.parts import Matrices, Parts, from_gated, scale_input
+from osae.interop.place import Place, read_place
 from osae.model import SAE
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
 NAME = "dictionary_learning"
+UNKNOWN = "unknown"  # in place of the name of a model
 _BIASES = ("b_dec", "bias", "decoder.bias", "decoder_bias")
 
 
@@ -33,11 +42,12 @@ def recognises(found: Found) -> bool:
 
 def read(found: Found) -> Parts | Matrices:
     """Return the parameters of any of its dictionary classes."""
-    if not isinstance(found.entries.get("ae"), dict):
-        return _read_dictionary(found, inside(found.config, "trainer"))
-    trainer = inside(found.entries, "config") or inside(found.config, "trainer")
-    parts = _read_dictionary(replace(found, entries=found.entries["ae"]), trainer)
-    if isinstance(parts, Matrices):
+    backup = isinstance(found.entries.get("ae"), dict)
+    trainer = _trainer(found)
+    parts = _read_dictionary(replace(found, entries=found.entries["ae"]) if backup else found, trainer)
+    units, width = parts.decoder.shape
+    agree(trainer, {"activation_dim": width, "dict_size": units})
+    if isinstance(parts, Matrices) or not backup:
         return parts
     parts = parts.with_note("it is a backup of an unfinished training run.")
     if found.entries.get("norm_factor") is None:
@@ -45,9 +55,24 @@ def read(found: Found) -> Parts | Matrices:
     return scale_input(parts, 1 / (number(found.entries, "norm_factor") or float("nan")))
 
 
+def place(config: dict[str, Any]) -> Place:
+    """Return where the activations come from."""
+    trainer = inside(config, "trainer")
+    layer, model = trainer.get("layer"), trainer.get("lm_name")
+    hook = trainer.get("submodule_name") or (f"resid_post_layer_{layer}" if isinstance(layer, int) else None)
+    return read_place(None if model == UNKNOWN else model, hook, inside(config, "buffer").get("ctx_len"))
+
+
+def _trainer(found: Found) -> dict[str, Any]:
+    backup = inside(found.entries, "config") if isinstance(found.entries.get("ae"), dict) else {}
+    return backup or inside(found.config, "trainer")
+
+
 def _read_dictionary(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
     if "W_enc" in found:
         return _read_plain(found, trainer)
+    if "decoder.bias" in found and trainer.get("dict_class") != "AutoEncoderNew":
+        return _read_ambiguous(found)
     encoder, decoder = found.matrix("encoder.weight"), found.matrix("decoder.weight").T
     if "decoder_bias" in found:
         r_mag, gate_bias, mag_bias = (found.vector(name) for name in ("r_mag", "gate_bias", "mag_bias"))
@@ -63,6 +88,15 @@ def _read_dictionary(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
         return Matrices(decoder, encoder, why)
     parts = Parts(encoder, decoder, encoder_bias, found.vector("b_dec"), TopK(_k(found, trainer)))
     return parts if named == "AutoEncoderTopK" else _select_by_threshold(parts, found)
+
+
+def _read_ambiguous(found: Found) -> Matrices:
+    """Return the matrices of a file whose tensors fit more than one kind of SAE."""
+    why = (
+        "it may be an AutoEncoderNew of dictionary_learning, or from Llama Scope, whose threshold is in "
+        "hyperparams.json: put its config.json or hyperparams.json beside it."
+    )
+    return Matrices(found.matrix("decoder.weight").T, found.matrix("encoder.weight"), why)
 
 
 def _read_plain(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
@@ -118,22 +152,41 @@ def export(sae: SAE, origin: Origin) -> Files:
     """Return the two files, which `dictionary_learning.utils.load_dictionary` and SAEBench load."""
     state, trainer_class, dict_class = _state(sae)
     trainer = {
+        **_describe_place(origin),
         "trainer_class": trainer_class,
         "dict_class": dict_class,
         "activation_dim": sae.config.width,
         "dict_size": sae.config.units,
-        "layer": origin.layer,
-        "lm_name": origin.model or "unknown",
-        "submodule_name": None if origin.layer is None else f"resid_post_layer_{origin.layer}",
     }
+    trainer.pop("k", None)
     if "k" in state:
         trainer["k"] = int(state["k"])
-    buffer = {"d_submodule": sae.config.width, "io": "out", "ctx_len": None}
+    buffer = {"io": "out"} | inside(origin.config, "buffer")
+    buffer |= {"d_submodule": sae.config.width, "ctx_len": origin.place.context}
     return {"ae.pt": state, "config.json": {"trainer": trainer, "buffer": buffer, "osae": origin.provenance}}
+
+
+def _describe_place(origin: Origin) -> dict[str, Any]:
+    """Return what the file it was made from says about the trainer, and where the activations come from."""
+    place = origin.place
+    said = {
+        "layer": place.layer,
+        "lm_name": place.model,
+        "submodule_name": f"resid_post_layer_{place.layer}" if place.residual else place.hook,
+    }
+    known = {name: value for name, value in said.items() if value is not None}
+    return {
+        "layer": None,
+        "lm_name": UNKNOWN,
+        "submodule_name": None,
+        **inside(origin.config, "trainer"),
+        **known,
+    }
 
 
 def _state(sae: SAE) -> tuple[dict[str, Tensor], str, str]:
     """Return the state_dict, and the names of the trainer and of the dictionary class it belongs to."""
+    check_unscaled(sae, NAME)
     tensors = collect_tensors(sae)
     bias, level = tensors["decoder_bias"], tensors["threshold"].clamp(min=0)
     match sparsifier := require_familiar(sae, NAME):

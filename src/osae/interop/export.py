@@ -1,7 +1,7 @@
 """What every exporter needs: the parameters as plain tensors, where the SAE comes from, files to write."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from osae.files import atomic_write
+from osae.interop.place import Place
 from osae.model import SAE
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
@@ -19,11 +20,15 @@ Familiar = ReLU | TopK | BatchTopK | JumpReLU  # sparsifiers that other librarie
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an exported SAE comes from; `model` and `layer` go into the fields a library has for them."""
+    """Where an exported SAE comes from, for the fields that a library has for that.
+
+    `config` is the JSON of the file that it was made from, if that was in the format that is written.
+    """
 
     provenance: dict[str, Any]
-    model: str | None = None
-    layer: int | None = None
+    place: Place = field(default_factory=Place)
+    config: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def collect_tensors(sae: SAE) -> dict[str, Tensor]:
@@ -38,6 +43,14 @@ def require_familiar(sae: SAE, library: str) -> Familiar:
         kind = type(sparsifier).__name__
         raise ValueError(f"{library} has no {kind}: its selection would be lost; convert to osae instead.")
     return sparsifier
+
+
+def check_unscaled(sae: SAE, library: str) -> None:
+    """Raise `ValueError` for an SAE that scales each input on its own: not every library can do that."""
+    if sae.config.scaling is not None:
+        raise ValueError(
+            f"{library} scales no inputs: {sae.config.scaling} would be lost; convert to saelens or osae."
+        )
 
 
 def check_thresholds(sae: SAE) -> None:

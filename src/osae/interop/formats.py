@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 # Files of other libraries that are read, in this order: the most distinctive come first.
 FORMATS = (
+    "crosscoder",
     "llamascopium",
+    "llama_scope",
     "saelens",
     "bartbussmann",
     "openai",

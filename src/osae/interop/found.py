@@ -11,7 +11,7 @@ from torch import Tensor
 from osae.files import file_sha256, read_json
 from osae.interop import weights
 
-CONFIGS = ("sae.json", "cfg.json", "config.json")
+CONFIGS = ("sae.json", "cfg.json", "config.json", "hyperparams.json")
 # names that libraries give to their weights; these take precedence over any other file in the folder
 WEIGHTS = (
     "sae.safetensors",
@@ -21,7 +21,10 @@ WEIGHTS = (
     "sae_weights.pt",
     "params.npz",
     "params.safetensors",
+    "checkpoints/pruned.safetensors",
+    "checkpoints/final.safetensors",
 )
+CHECKPOINTS = "checkpoints"  # a folder of weights whose JSON is one folder above
 SHOWN = 8  # names listed in a message
 _BELOW = ("*/", "*/*/", "*/*/*/")  # how deep a folder without weights is searched for folders with some
 
@@ -109,8 +112,7 @@ def _list_names(paths: list[Path], *, relative_to: Path | None = None) -> str:
 
 def _config_beside(file: Path) -> dict[str, Any]:
     """Return the JSON that belongs to a weight file."""
-    # dictionary_learning keeps intermediate weights one folder below their config.json
-    folders = [file.parent, file.parent.parent] if file.parent.name == "checkpoints" else [file.parent]
+    folders = [file.parent, file.parent.parent] if file.parent.name == CHECKPOINTS else [file.parent]
     names = CONFIGS if file.name == "sae.safetensors" else CONFIGS[1:]
     for config in (folder / name for folder in folders for name in names):
         if config.is_file():
@@ -140,6 +142,15 @@ def inside(config: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object of that name in a config, empty if there is none."""
     part = config.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def agree(config: dict[str, Any], sizes: dict[str, int]) -> None:
+    """Raise `ValueError` if the configuration states a size that the weights do not have."""
+    for name, actual in sizes.items():
+        if config.get(name) is not None and (stated := number(config, name)) != actual:
+            raise ValueError(
+                f"its configuration says {name}={stated:g} and its weights have {actual}: they must agree."
+            )
 
 
 def number(config: dict[str, Any], name: str) -> float:

@@ -2,11 +2,11 @@
 
 from pathlib import Path, PurePosixPath
 
-from osae.interop.found import CONFIGS, SHOWN, WEIGHTS
+from osae.interop.found import CHECKPOINTS, CONFIGS, SHOWN, WEIGHTS
 from osae.interop.weights import READERS
 
 PREFIX = "hf:"
-BESIDE = (*CONFIGS, "activation_scaler.json")
+BESIDE = (*CONFIGS, "activation_scaler.json", "activation_whitening.safetensors")
 
 
 def fetch(address: str) -> Path:
@@ -38,14 +38,12 @@ def _parse_address(address: str) -> tuple[str, PurePosixPath, str | None]:
 
 
 def _choose_files(files: list[PurePosixPath], inner: PurePosixPath) -> list[PurePosixPath]:
-    """Return one weight file, given by name or by its folder, and the JSON files beside it."""
+    """Return one weight file, given by name or by its folder, and the JSON files that belong to it."""
     weights = [file for file in files if file.suffix in READERS and (file.parent == inner or file == inner)]
-    known = sorted(
-        (file for file in weights if file.name in WEIGHTS), key=lambda file: WEIGHTS.index(file.name)
-    )
-    if known or len(weights) == 1:
-        chosen = (known or weights)[0]
-        return [chosen, *(file for file in files if file.parent == chosen.parent and file.name in BESIDE)]
+    known = [inner / name for name in WEIGHTS if inner / name in files]
+    if inner in weights or known or len(weights) == 1:
+        chosen = inner if inner in weights else (known or weights)[0]
+        return [chosen, *_files_beside(files, chosen)]
     if weights:
         names = ", ".join(file.name for file in weights[:SHOWN])
         raise ValueError(f"this folder of the repository holds several weight files: name one of {names}.")
@@ -54,3 +52,10 @@ def _choose_files(files: list[PurePosixPath], inner: PurePosixPath) -> list[Pure
         f"name one of its folders {', '.join(below[:SHOWN])}" if below else "nor does any folder below it"
     )
     raise ValueError(f"this folder of the repository holds no weights: {remedy}.")
+
+
+def _files_beside(files: list[PurePosixPath], chosen: PurePosixPath) -> list[PurePosixPath]:
+    folders = [chosen.parent]
+    if chosen.parent.name == CHECKPOINTS:
+        folders.append(chosen.parent.parent)
+    return [file for file in files if file.parent in folders and file.name in BESIDE]

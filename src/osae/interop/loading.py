@@ -12,10 +12,12 @@ from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.interop import bare, hub, own
+from osae.interop.ancestry import find_place
 from osae.interop.bare import Orientation
 from osae.interop.formats import FORMATS, get_reader
 from osae.interop.found import Found, find
 from osae.interop.parts import Matrices, Parts, fold
+from osae.interop.place import Place
 from osae.model import SAE
 from osae.sparsify import Code
 
@@ -49,6 +51,11 @@ class Loaded:
         """Return the width d of the activations."""
         return self.decoder.shape[1]
 
+    @property
+    def place(self) -> Place:
+        """Return where its activations come from, as far as its file says."""
+        return find_place(self.format, self.metadata)
+
     def require_sae(self) -> SAE:
         """Return the SAE; raise `ValueError` if only its matrices could be read."""
         if self.sae is None:
@@ -65,19 +72,25 @@ class Loaded:
         return sae.encode(rows.to(sae.decoder))
 
     @torch.no_grad()
-    def decode(self, code: Code | tuple[Array, Array]) -> Float[Tensor, "*batch d"]:
-        """Return the reconstruction from a code, given as values and units."""
+    def decode(
+        self, code: Code | tuple[Array, Array], x: Float[Array, "*batch d"] | None = None
+    ) -> Float[Tensor, "*batch d"]:
+        """Return the reconstruction from a code, given as values and units.
+
+        An SAE that scales each input on its own also needs the inputs, x.
+        """
         sae = self.require_sae()
         values, units = (as_tensor(part, name) for part, name in zip(code, Code._fields, strict=True))
         if units.numel() and not 0 <= int(units.min()) <= int(units.max()) < self.units:
             raise ValueError(
                 f"the code has units from {int(units.min())} to {int(units.max())}: there are {self.units}."
             )
-        return sae.decode(Code(values.to(sae.decoder), units.to(sae.decoder.device, torch.int64)))
+        rows = None if x is None else as_tensor(x, "x").to(sae.decoder)
+        return sae.decode(Code(values.to(sae.decoder), units.to(sae.decoder.device, torch.int64)), rows)
 
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Return the reconstruction of each row."""
-        return self.decode(self.encode(x))
+        return self.decode(self.encode(x), x)
 
     def __repr__(self) -> str:
         runs = "matrices only" if self.sae is None else str(self.sae.config.sparsifier)

@@ -4,9 +4,10 @@ encoder.weight is K x d, decoder.weight d x K and absent if tied. An SAE with to
 to zero mean and unit variance, and undoes this on the output.
 """
 
-from osae.interop.found import Found, inside, word
+from osae.interop.found import Found, count, inside, word
 from osae.interop.parts import Matrices, Parts
-from osae.sparsify import Linear, ReLU
+from osae.scaling import LayerNorm
+from osae.sparsify import Linear, ReLU, TopK
 
 NAME = "openai"
 
@@ -17,16 +18,22 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone if inputs are normalized."""
+    """Return the parameters, or the matrices alone of an activation that ours does not have."""
     encoder = found.matrix("encoder.weight")
     decoder = found.matrix("decoder.weight").T if "decoder.weight" in found else encoder
     activation = word(found.entries, "activation", default="relu")
-    if activation == "topk":
-        k = inside(found.entries, "activation_state_dict").get("k")
-        return Matrices(
-            decoder, encoder, f"top-k (k={k}) normalizes each input separately, which cannot be folded."
-        )
-    if activation not in ("relu", "identity"):
+    settings = inside(found.entries, "activation_state_dict")
+    after = word(settings, "postact_fn", default="relu")
+    if activation not in ("relu", "identity", "topk"):
         return Matrices(decoder, encoder, f"the activation {activation} is not supported.")
-    sparsifier = ReLU() if activation == "relu" else Linear()
-    return Parts(encoder, decoder, found.vector("latent_bias"), found.vector("pre_bias"), sparsifier)
+    if activation == "topk" and after != "relu":
+        return Matrices(decoder, encoder, f"top-k followed by {after} instead of ReLU is not supported.")
+    sparsifier = {"relu": ReLU(), "identity": Linear()}.get(activation) or TopK(count(settings, "k"))
+    return Parts(
+        encoder,
+        decoder,
+        found.vector("latent_bias"),
+        found.vector("pre_bias"),
+        sparsifier,
+        scaling=LayerNorm() if activation == "topk" else None,
+    )

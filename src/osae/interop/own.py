@@ -1,8 +1,10 @@
 """Our own folders: `sae.json` with the choices, `sae.safetensors` with the parameters; and runs of them."""
 
 from pathlib import Path
+from typing import Any
 
-from osae.interop.found import SHOWN, Found
+from osae.interop.found import SHOWN, Found, inside
+from osae.interop.place import Place, read_place
 from osae.model import SAE, read_saved
 
 NAME = "osae"
@@ -16,6 +18,17 @@ def recognises(found: Found) -> bool:
 def read(found: Found) -> SAE:
     """Return the SAE as it was saved."""
     return read_saved(found.config, found.entries, found.sha256)
+
+
+def place(config: dict[str, Any]) -> Place:
+    """Return where the activations come from, for an SAE that was trained straight from a model."""
+    spec = inside(inside(inside(config, "provenance"), "source"), "harvest")
+    layer = spec.get("layer")  # of hidden_states: what enters the block of that number
+    return read_place(
+        spec.get("model"),
+        spec.get("module") if layer is None else f"blocks.{layer}.hook_resid_pre",
+        spec.get("context"),
+    )
 
 
 def only_sae_of_run(folder: Path) -> Path:

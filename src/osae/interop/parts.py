@@ -11,8 +11,10 @@ from torch import Tensor
 
 from osae.interop.found import check_finite
 from osae.model import SAE, SAEConfig
+from osae.scaling import InputScaling
 from osae.sparsify import JumpReLU, Sparsifier, TopK
 
+TRANSCODER = "it is a transcoder, which does not reconstruct its input"
 UNIT = 1e-5  # an atom whose norm is this close to one is left as it is
 
 
@@ -21,7 +23,8 @@ class Parts:
     """Another library's SAE in our orientation, with nothing folded yet.
 
     `pre_bias`: b is subtracted before encoding. `ranks_by_norm`: units are selected by pre times the norm of
-    the atom. Units fire above `threshold`, which only JumpReLU and BatchTopK use.
+    the atom. Units fire above `threshold`, which only JumpReLU and BatchTopK use. `scaling` is done to each
+    input first, and undone last.
     """
 
     encoder: Tensor
@@ -32,6 +35,7 @@ class Parts:
     threshold: Tensor | None = None
     pre_bias: bool = True
     ranks_by_norm: bool = False
+    scaling: InputScaling = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -88,12 +92,40 @@ def scale_input(parts: Parts, scale: float) -> Parts:
     )
 
 
+def whiten_input(parts: Parts, mean: Tensor, matrix: Tensor, inverse: Tensor) -> Parts:
+    """Return the parts that do to x what these do to z = (x - mean) M, and undo the map on the output.
+
+    The norms by which units are ranked are those of the atoms before the map.
+    """
+    width = parts.decoder.shape[1]
+    for name, tensor, shape in (
+        ("mean", mean, (width,)),
+        ("matrix", matrix, (width, width)),
+        ("inverse_matrix", inverse, (width, width)),
+    ):
+        if tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"the whitening's {name} is {tuple(tensor.shape)}, and width {width} needs {shape}."
+            )
+    if parts.ranks_by_norm:
+        parts = replace(_normalize_atoms(parts), ranks_by_norm=False)
+    encoder = parts.encoder.double() @ matrix.double().T
+    shift = torch.zeros(len(encoder)) if parts.pre_bias else encoder @ mean.double()
+    return replace(
+        parts,
+        encoder=encoder.float(),
+        encoder_bias=(parts.encoder_bias - shift).float(),
+        decoder=(parts.decoder.double() @ inverse.double()).float(),
+        decoder_bias=(parts.decoder_bias.double() @ inverse.double() + mean).float(),
+    )
+
+
 def fold(parts: Parts) -> tuple[SAE, list[str]]:
     """Return the SAE that computes what the parts do, and the notes about it."""
     parts = _normalize_atoms(parts if parts.pre_bias else _add_pre_bias(parts))
     units, width = parts.decoder.shape
     threshold = torch.zeros(units) if parts.threshold is None else parts.threshold.clamp(min=0)
-    config = SAEConfig(width, units, parts.sparsifier)
+    config = SAEConfig(width, units, parts.sparsifier, scaling=parts.scaling)
     state = {
         "decoder": parts.decoder,
         "encoder": parts.encoder,

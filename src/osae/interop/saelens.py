@@ -13,13 +13,34 @@ import torch
 from torch import Tensor
 
 from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
-from osae.interop.found import Found, count, flag, inside, json_object, number, word
-from osae.interop.parts import Matrices, Parts, from_gated, scale_input
+from osae.interop.found import Found, agree, count, flag, inside, json_object, number, word
+from osae.interop.parts import TRANSCODER, Matrices, Parts, from_gated, scale_input, whiten_input
+from osae.interop.place import Place, read_place
+from osae.interop.weights import read_entries
 from osae.model import SAE
+from osae.scaling import ConstantNorm, InputScaling, LayerNorm
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, Sparsifier, TopK
 
 NAME = "saelens"
 VERSION = "6.0.0"  # the layout that is written
+ARCHITECTURES = ("standard", "topk", "jumprelu", "gated", "batchtopk", "matryoshka_batchtopk")
+UNSUPPORTED = {
+    "abstopk": "abstopk selects by absolute value and keeps negative values, which no sparsifier here does.",
+    "matching_pursuit": "matching pursuit selects one unit after another, each for what is then left of the "
+    "input: that is more than one encoding step.",
+    "temporal": "a temporal SAE predicts each activation from those before it in its context, and rows here "
+    "have no context.",
+}
+SCALINGS: dict[str, InputScaling] = {"layer_norm": LayerNorm(), "constant_norm_rescale": ConstantNorm()}
+SCALER, WHITENING = "activation_scaler.json", "activation_whitening.safetensors"
+UNSCALED = "the input scale of the training run is not stored: inputs are used as they are."
+# what cfg.json says about the model; before version 6 these stood beside the other fields
+METADATA = (
+    *("model_name", "hook_name", "model_class_name", "hook_head_index", "model_from_pretrained_kwargs"),
+    *("prepend_bos", "exclude_special_tokens", "neuronpedia_id", "context_size", "seqpos_slice"),
+    *("dataset_path", "sae_lens_training_version", "hook_name_out", "hook_head_index_out"),
+    *("hf_hook_name", "hf_hook_name_out"),
+)
 
 
 def recognises(found: Found) -> bool:
@@ -32,18 +53,36 @@ def read(found: Found) -> Parts | Matrices:
     config = found.config
     decoder = found.matrix("W_dec")
     encoder = found.matrix("W_enc").T if "W_enc" in found else None
-    if encoder is None:
-        return Matrices(decoder, None, "it has no W_enc.")
-    if why := _why_not(config):
+    agree(config, {"d_sae": len(decoder), "d_out" if _is_transcoder(config) else "d_in": decoder.shape[1]})
+    if why := _why_not(found):
         return Matrices(decoder, encoder, why)
-    if (units := count(config, "d_sae")) != len(decoder):
-        raise ValueError(f"cfg.json says d_sae={units} and W_dec has {len(decoder)} rows: they must agree.")
+    assert encoder is not None
     if "scaling_factor" in found:
         decoder = _rescale(decoder, found.vector("scaling_factor"), config)
     parts = _parts(found, encoder, decoder, _architecture(config))
-    if _normalisation(config) == "expected_average_only_in":
-        return _fold_input_scale(parts, found.file.parent / "activation_scaler.json")
-    return parts
+    match _normalisation(config):
+        case "expected_average_only_in":
+            return _fold_input_scale(parts, found.file.parent / SCALER)
+        case "covariance_whitening":
+            return _fold_whitening(parts, found.file.parent / WHITENING)
+        case each:
+            return replace(parts, scaling=SCALINGS.get(each))
+
+
+def place(config: dict[str, Any]) -> Place:
+    """Return where the activations come from."""
+    about = _metadata(config)
+    hook = about.get("hook_name") or about.get("hf_hook_name")
+    return read_place(about.get("model_name"), hook, about.get("context_size"))
+
+
+def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what cfg.json says about the model; before version 6 that stood beside the other fields."""
+    if "metadata" in config:
+        return inside(config, "metadata")
+    renamed = {"hook_point": "hook_name", "hook_point_head_index": "hook_head_index"}
+    flat = {renamed.get(name, name): value for name, value in config.items()}
+    return {name: value for name, value in flat.items() if name in METADATA and value is not None}
 
 
 def _architecture(config: dict[str, Any]) -> str:
@@ -59,13 +98,24 @@ def _normalisation(config: dict[str, Any]) -> str:
     return word(config, "normalize_activations", default="none")
 
 
-def _why_not(config: dict[str, Any]) -> str:
+def _is_transcoder(config: dict[str, Any]) -> bool:
+    return "transcoder" in _architecture(config)
+
+
+def _why_not(found: Found) -> str:
     """Return why our SAE cannot compute what this one does; empty if it can."""
+    config = found.config
     architecture, normalisation = _architecture(config), _normalisation(config)
-    if architecture not in ("standard", "topk", "jumprelu", "gated", "batchtopk", "matryoshka_batchtopk"):
-        return f"the architecture {architecture} is not supported."
-    if normalisation not in ("none", "expected_average_only_in"):
-        return f"normalize_activations={normalisation} depends on each input, so it cannot be folded."
+    if _is_transcoder(config):
+        return f"{TRANSCODER}."
+    if architecture not in ARCHITECTURES:
+        return UNSUPPORTED.get(architecture, f"the architecture {architecture} is not supported.")
+    if "W_enc" not in found:
+        return "it has no W_enc."
+    if normalisation not in ("none", "expected_average_only_in", "covariance_whitening", *SCALINGS):
+        return f"normalize_activations={normalisation} is not supported."
+    if normalisation == "covariance_whitening" and not (found.file.parent / WHITENING).is_file():
+        return f"{WHITENING}, by which its inputs are whitened, is not beside it."
     activation = word(config, "activation_fn_str", default=word(config, "activation_fn", default="relu"))
     if activation not in ("relu", "topk"):
         return f"the activation {activation} is not supported."
@@ -129,7 +179,12 @@ def _fold_input_scale(parts: Parts, scaler: Path) -> Parts:
     """Fold the input scale if a checkpoint stores it; otherwise x is used as it is, as SAELens does."""
     if scaler.is_file() and (about := json_object(scaler)).get("scaling_factor") is not None:
         return scale_input(parts, number(about, "scaling_factor"))
-    return parts.with_note("the input scale of the training run is not stored: inputs are used as they are.")
+    return parts.with_note(UNSCALED)
+
+
+def _fold_whitening(parts: Parts, file: Path) -> Parts:
+    held = Found(file, read_entries(file), {})
+    return whiten_input(parts, held.vector("mean"), held.matrix("matrix"), held.matrix("inverse_matrix"))
 
 
 def export(sae: SAE, origin: Origin) -> Files:
@@ -144,15 +199,38 @@ def export(sae: SAE, origin: Origin) -> Files:
     architecture, fields = _describe_sparsifier(sae)
     if architecture == "jumprelu":
         state["threshold"] = tensors["threshold"].clamp(min=0)
-    metadata = {"sae_lens_version": VERSION, "osae": origin.provenance}
-    if origin.model is not None:
-        metadata["model_name"] = origin.model
-    if origin.layer is not None:
-        metadata["hook_name"] = f"blocks.{origin.layer}.hook_resid_post"
     config = {"d_in": sae.config.width, "d_sae": sae.config.units, "architecture": architecture, **fields}
     config |= {"dtype": "float32", "device": "cpu", "apply_b_dec_to_input": True}
-    config |= {"normalize_activations": "none", "reshape_activations": "none", "metadata": metadata}
-    return {"sae_weights.safetensors": state, "cfg.json": config}
+    config |= {"normalize_activations": _describe_scaling(sae)} | _kept_fields(origin)
+    return {"sae_weights.safetensors": state, "cfg.json": config | {"metadata": _describe_origin(origin)}}
+
+
+def _describe_scaling(sae: SAE) -> str:
+    """Return the scaling of each input by its name in SAELens."""
+    if sae.config.scaling is None:
+        return "none"
+    for name, scaling in SCALINGS.items():
+        if scaling == sae.config.scaling:
+            return name
+    raise ValueError(f"SAELens has no {sae.config.scaling}: the scaling of its inputs would be lost.")
+
+
+def _kept_fields(origin: Origin) -> dict[str, Any]:
+    """Return the fields of the file it was made from that tell how to prepare inputs."""
+    kept = {"reshape_activations": origin.config.get("reshape_activations") or "none"}
+    if UNSCALED in origin.notes:
+        kept["normalize_activations"] = "expected_average_only_in"
+    return kept
+
+
+def _describe_origin(origin: Origin) -> dict[str, Any]:
+    """Return the metadata of cfg.json: what the file it was made from says, and where the SAE comes from."""
+    metadata = {"sae_lens_version": VERSION} | _metadata(origin.config) | {"osae": origin.provenance}
+    said: dict[str, Any] = {"model_name": origin.place.model, "context_size": origin.place.context}
+    if origin.place.spot != place(origin.config).spot:  # otherwise the name that it has there is kept
+        name = origin.place.transformer_lens
+        said |= {"hook_name": name, "hf_hook_name": origin.place.hook if name is None else None}
+    return metadata | {name: value for name, value in said.items() if value is not None}
 
 
 def _describe_sparsifier(sae: SAE) -> tuple[str, dict[str, Any]]:

@@ -4,9 +4,9 @@ The ReLU comes before the top k, b_dec is always subtracted, and `num_latents: 0
 `expansion_factor`.
 """
 
-from osae.interop.export import Files, Origin, collect_tensors
-from osae.interop.found import Found, count, flag, number, word
-from osae.interop.parts import Matrices, Parts
+from osae.interop.export import Files, Origin, check_unscaled, collect_tensors
+from osae.interop.found import Found, agree, count, flag, number, word
+from osae.interop.parts import TRANSCODER, Matrices, Parts
 from osae.model import SAE
 from osae.sparsify import TopK
 
@@ -24,11 +24,9 @@ def read(found: Found) -> Parts | Matrices:
     encoder, decoder = found.matrix("encoder.weight"), found.matrix("W_dec")
     if why := _why_not(found):
         return Matrices(decoder, encoder, why)
-    stored = number(config, "num_latents") if config.get("num_latents") is not None else 0
-    if stored not in (0, len(decoder)):
-        raise ValueError(
-            f"cfg.json says num_latents={stored:g} and W_dec has {len(decoder)} rows: they must agree."
-        )
+    agree(config, {"d_in": decoder.shape[1]})
+    if config.get("num_latents") is not None and number(config, "num_latents") != 0:
+        agree(config, {"num_latents": len(decoder)})
     return Parts(
         encoder, decoder, found.vector("encoder.bias"), found.vector("b_dec"), TopK(count(config, "k"))
     )
@@ -40,7 +38,7 @@ def _why_not(found: Found) -> str:
     if not config:
         return "there is no cfg.json beside it, which states its activation function."
     if flag(config, "transcode", default=False):
-        return "it is a transcoder, which does not reconstruct its input."
+        return f"{TRANSCODER}."
     if "W_skip" in found or flag(config, "skip_connection", default=False):
         return "a skip connection is not supported."
     if flag(config, "signed", default=False):
@@ -56,6 +54,7 @@ def export(sae: SAE, origin: Origin) -> Files:
     if not isinstance(sparsifier, TopK):
         kind = type(sparsifier).__name__
         raise ValueError(f"sparsify has only top-k: the selection of a {kind} would be lost.")
+    check_unscaled(sae, NAME)
     tensors = collect_tensors(sae)
     state = {
         "encoder.weight": tensors["encoder"],
@@ -69,7 +68,7 @@ def export(sae: SAE, origin: Origin) -> Files:
         "normalize_decoder": True,
         "num_latents": sae.config.units,
         "k": sparsifier.k,
-        "multi_topk": False,
+        "multi_topk": origin.config.get("multi_topk", False),
         "skip_connection": False,
         "transcode": False,
         "d_in": sae.config.width,

@@ -23,6 +23,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from osae.kernels import batch
+from osae.kernels.precision import without_autocast
+
 BACKENDS = ("reference", "cpu", "dense", "gpu")
 
 # The share of the K units above which matrix products over all of them replace loops over the active ones.
@@ -34,6 +37,7 @@ DENSE_SHARE = 0.4
 _forced: ContextVar[str | None] = ContextVar("osae_kernel", default=None)
 
 
+@without_autocast
 def all_prefix_loss(
     x: Float[Tensor, "B d"],
     values: Float[Tensor, "B k"],
@@ -60,6 +64,7 @@ def all_prefix_loss(
     return backend.all_prefix_loss(x, values, units, decoder, weights.detach())
 
 
+@without_autocast
 def dense_prefix_loss(
     x: Float[Tensor, "B d"],
     code: Float[Tensor, "B K"],
@@ -70,6 +75,7 @@ def dense_prefix_loss(
     return _load("dense").dense_prefix_loss(x, code, decoder, weights)
 
 
+@without_autocast
 def topk_encode(
     x: Float[Tensor, "B d"], encoder: Float[Tensor, "K d"], bias: Float[Tensor, "K"] | None, k: int
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
@@ -78,21 +84,24 @@ def topk_encode(
     If fewer than k are positive, the rest is padding. NaN counts as the largest value, so that it shows up.
     Only active units get a gradient. Differentiable in x, encoder and bias.
     """
-    if x.ndim != 2 or x.shape[1:] != encoder.shape[1:] or x.dtype != encoder.dtype:
-        raise ValueError(
-            f"x is {_kind(x)} for an encoder {_kind(encoder)}: "
-            "give one row per sample, as wide as the encoder and of its type."
-        )
-    if bias is not None and (bias.shape != encoder.shape[:1] or bias.dtype != encoder.dtype):
-        raise ValueError(
-            f"bias is {_kind(bias)} for an encoder {_kind(encoder)}: "
-            f"give {len(encoder)} numbers of its type, one per unit, or None."
-        )
-    if not 1 <= k <= len(encoder):
-        raise ValueError(f"k={k} for {len(encoder)} units: ask for 1 to {len(encoder)} active units.")
+    _check_encoder(x, encoder, bias, k)
     return _choose(encoder, k / len(encoder)).topk_encode(x, encoder, bias, k)
 
 
+@without_autocast
+def batch_topk_encode(
+    x: Float[Tensor, "B d"], encoder: Float[Tensor, "K d"], bias: Float[Tensor, "K"] | None, k: int
+) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
+    """Return the B*k largest of relu(x E^T + bias) in the whole batch and their units, as a code.
+
+    It is as wide as the fullest row, and otherwise like that of `topk_encode`. One product, never all of it
+    at once where the backend computes in blocks.
+    """
+    _check_encoder(x, encoder, bias, k)
+    return _choose(encoder, min(1.0, batch.ROOM * k / len(encoder))).batch_topk_encode(x, encoder, bias, k)
+
+
+@without_autocast
 def decode(
     values: Float[Tensor, "B k"], units: Int[Tensor, "B k"], decoder: Float[Tensor, "K d"]
 ) -> Float[Tensor, "B d"]:
@@ -139,6 +148,21 @@ def _load(name: str) -> ModuleType:
     if name not in BACKENDS:
         raise ValueError(f"kernel {name!r} is unknown: choose one of {', '.join(BACKENDS)}.")
     return importlib.import_module(f"osae.kernels.{name}")
+
+
+def _check_encoder(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> None:
+    if x.ndim != 2 or x.shape[1:] != encoder.shape[1:] or x.dtype != encoder.dtype:
+        raise ValueError(
+            f"x is {_kind(x)} for an encoder {_kind(encoder)}: "
+            "give one row per sample, as wide as the encoder and of its type."
+        )
+    if bias is not None and (bias.shape != encoder.shape[:1] or bias.dtype != encoder.dtype):
+        raise ValueError(
+            f"bias is {_kind(bias)} for an encoder {_kind(encoder)}: "
+            f"give {len(encoder)} numbers of its type, one per unit, or None."
+        )
+    if not 1 <= k <= len(encoder):
+        raise ValueError(f"k={k} for {len(encoder)} units: ask for 1 to {len(encoder)} active units.")
 
 
 def _check_code(values: Tensor, units: Tensor, decoder: Tensor) -> None:

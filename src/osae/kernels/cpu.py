@@ -14,7 +14,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from osae.kernels import loops
+from osae.kernels.batch import find_largest
 
 COLUMNS = 256  # width of a block of columns: wide enough to stream, narrow enough for two at d = 512
 SAMPLES = 512  # samples processed together: their residuals stay in the faster caches
@@ -43,6 +44,13 @@ def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tupl
     """Return the k largest of relu(x E^T + bias) in each row, in the order of units, and their units."""
     _compile(encoder.dtype)
     values, units = _TopK.apply(x, encoder, bias, k)
+    return values, units
+
+
+def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Return the B*k largest of relu(x E^T + bias) in the batch, in the order of units, and their units."""
+    _compile(encoder.dtype)
+    values, units = _BatchTopK.apply(x, encoder, bias, k)
     return values, units
 
 
@@ -109,15 +117,13 @@ class _TopK(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, encoder, bias, k):
         x, encoder = x.contiguous(), encoder.contiguous()
-        count = len(encoder)
-        shift = x.new_zeros(count) if bias is None else bias.contiguous()
+        shift = x.new_zeros(len(encoder)) if bias is None else bias.contiguous()
         values, units = x.new_empty(len(x), k), x.new_empty(len(x), k, dtype=torch.int64)
-        step = max(1, min(len(x), max(BUFFER // count, LEAST_ROWS), MOST_BUFFER // count))
-        buffer = x.new_empty(step, count)
-        for start in range(0, len(x), step):
-            rows = x[start : start + step]
-            torch.mm(rows, encoder.T, out=buffer[: len(rows)])
-            _select(buffer[: len(rows)], shift, values[start : start + step], units[start : start + step])
+        start = 0
+        for block in _products(x, encoder):
+            rows = slice(start, start + len(block))
+            _select(block, shift, values[rows], units[rows])
+            start += len(block)
         ctx.mark_non_differentiable(units)
         ctx.save_for_backward(x, encoder, values, units)
         ctx.biased = bias is not None
@@ -132,6 +138,20 @@ class _TopK(torch.autograd.Function):
         dx = _gather(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
         dencoder, dbias = _scatter(upstream, upstream, units, x, len(encoder))
         return dx, dencoder, dbias if ctx.biased else None, None
+
+
+class _BatchTopK(_TopK):
+    @staticmethod
+    def forward(ctx, x, encoder, bias, k):
+        x, encoder = x.contiguous(), encoder.contiguous()
+        shift = x.new_zeros(len(encoder)) if bias is None else bias.contiguous()
+        values, units = find_largest(
+            _products(x, encoder), lambda block, room: top(block, shift, room), len(x), k
+        )
+        ctx.mark_non_differentiable(units)
+        ctx.save_for_backward(x, encoder, values, units)
+        ctx.biased = bias is not None
+        return values, units
 
 
 class _Decode(torch.autograd.Function):
@@ -151,6 +171,15 @@ class _Decode(torch.autograd.Function):
         out = _array(dvalues)
         _spread(lambda a, b: loops.gather_dot(*args, a, b, out), _rows(len(values)))
         return dvalues, None, _scatter(values, values, units, upstream, len(decoder))[0]
+
+
+def _products(x: Tensor, encoder: Tensor) -> Iterator[Tensor]:
+    """Yield x E^T in blocks of rows, each in the buffer of the one before it."""
+    count = len(encoder)
+    step = max(1, min(len(x), max(BUFFER // count, LEAST_ROWS), MOST_BUFFER // count))
+    buffer = x.new_empty(step, count)
+    for rows in x.split(step):
+        yield torch.mm(rows, encoder.T, out=buffer[: len(rows)])
 
 
 def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:

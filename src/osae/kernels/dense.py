@@ -22,9 +22,14 @@ dd_i = -2 sum_b z_i a_i, dx = 2 a_0.
 # autograd Functions name their own arguments
 # pyright: reportIncompatibleMethodOverride=false
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from osae.kernels.batch import find_largest
+from osae.kernels.precision import without_autocast
 
 BLOCK = 64  # units in a block: 128 was no faster, 32 slower; more costs B m^2, fewer makes thin products
 
@@ -46,6 +51,14 @@ def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tupl
     if k == len(encoder):
         return pre, torch.arange(k, device=x.device).expand(len(x), k)
     picked, units = _top(pre.detach(), k)
+    return torch.where(picked != 0, pre.gather(-1, units), 0), units
+
+
+def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Return the B*k largest of relu(x E^T + bias) in the batch, and their units."""
+    pre = x @ encoder.T
+    pre = (pre if bias is None else pre + bias).relu()
+    picked, units = find_largest([pre.detach()], _top, len(x), k)
     return torch.where(picked != 0, pre.gather(-1, units), 0), units
 
 
@@ -73,29 +86,34 @@ class _PrefixLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, code, decoder, weights):
         rest, loss = x, x.new_zeros(len(x))
-        for block in _blocks(len(decoder)):
+        parts = _cut(weights, x)
+        for block, p, s in parts:
             z, atoms = code[:, block], decoder[block]
-            p, s, overlap = _inside(weights[block], x.dtype)
             after = torch.addmm(rest, z, atoms, alpha=-1)
-            cross = (z @ (overlap * (atoms @ atoms.T))).addmm_(rest, atoms.T * s, alpha=-2)
-            loss += s[0] * rest.square().sum(-1) + (z * cross).sum(-1) + p * after.square().sum(-1)
+            if p is not None:
+                cross = (z @ (_overlap(s) * (atoms @ atoms.T))).addmm_(rest, atoms.T * s, alpha=-2)
+                loss += s[0] * rest.square().sum(-1) + (z * cross).sum(-1) + p * after.square().sum(-1)
             rest = after
-        ctx.save_for_backward(code, decoder, weights, rest)
+        ctx.save_for_backward(code, decoder, rest)
+        ctx.parts = parts
         return loss
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx, upstream):
-        code, decoder, weights, rest = ctx.saved_tensors
+        code, decoder, rest = ctx.saved_tensors
         scale = -2 * upstream.unsqueeze(-1)
         suffix = torch.zeros_like(rest)  # a_i times -2 and the upstream gradient
         dcode, ddecoder = torch.empty_like(code), torch.empty_like(decoder)
-        for block in reversed(_blocks(len(decoder))):
+        for block, p, s in reversed(ctx.parts):
             z, atoms = code[:, block], decoder[block]
-            p, s, overlap = _inside(weights[block], rest.dtype)
+            before = torch.addmm(rest, z, atoms)
+            if p is None:
+                dcode[:, block], ddecoder[block], rest = suffix @ atoms.T, z.T @ suffix, before
+                continue
             suffix.addcmul_(p * scale, rest)
-            rest = torch.addmm(rest, z, atoms)
-            scaled = scale * z
+            rest, scaled, overlap = before, scale * z, _overlap(s)
             dcode[:, block] = (
                 suffix @ atoms.T + scale * (rest @ (atoms.T * s)) - scaled @ (overlap * (atoms @ atoms.T))
             )
@@ -106,14 +124,34 @@ class _PrefixLoss(torch.autograd.Function):
         return -suffix, dcode, ddecoder, None
 
 
-def _blocks(count: int) -> list[slice]:
-    return [slice(start, min(count, start + BLOCK)) for start in range(0, count, BLOCK)]
+class _Part(NamedTuple):
+    """A block of units, the weight of its last prefix (None if all its weights are zero), and s_i (m,)."""
+
+    units: slice
+    last: Tensor | None
+    inner: Tensor
 
 
-def _inside(weights: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weight of the block's last prefix, s_i of the others (m,), and s_max(i,j) (m, m)."""
-    inner = weights.double().clone()
-    inner[-1] = 0
-    s = inner.flip(0).cumsum(0).flip(0)
-    place = torch.arange(len(s), device=s.device)
-    return weights[-1].to(dtype), s.to(dtype), s[torch.maximum(place[:, None], place)].to(dtype)
+def _cut(weights: Tensor, x: Tensor) -> list[_Part]:
+    """Return the blocks of units, with sums of weights in the type of x and where it is.
+
+    They are summed in double precision on the CPU: other devices may lack that type.
+    """
+    weights = weights.detach().cpu().double()
+    blocks = torch.nn.functional.pad(weights, (0, -len(weights) % BLOCK)).view(-1, BLOCK)
+    used = (blocks != 0).any(1).tolist()
+    ends = [min(len(weights), (i + 1) * BLOCK) for i in range(len(blocks))]
+    last = weights[torch.tensor(ends) - 1].to(x.device, x.dtype)
+    inner = blocks.clone()
+    inner.view(-1)[torch.tensor(ends) - 1] = 0
+    inner = inner.flip(1).cumsum(1).flip(1).to(x.device, x.dtype)
+    return [
+        _Part(slice(i * BLOCK, end), last[i] if used[i] else None, inner[i, : end - i * BLOCK])
+        for i, end in enumerate(ends)
+    ]
+
+
+def _overlap(inner: Tensor) -> Tensor:
+    """Return s_max(i,j) (m, m)."""
+    place = torch.arange(len(inner), device=inner.device)
+    return inner[torch.maximum(place[:, None], place)]

@@ -12,12 +12,20 @@ there, samples add to it in any order, unless torch.use_deterministic_algorithms
 # triton turns arguments into constexpr itself
 # pyright: reportArgumentType=false
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
+from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from osae.kernels.batch import find_largest
+from osae.prefix import residual_weights
+
+PIECE = 256  # entries of a unit that one program adds up
 BUFFER = 2**26  # pre-activations, or gradients of single entries, that exist at once: 256 MB in float32
 
 
@@ -32,6 +40,12 @@ def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tupl
     return values, units
 
 
+def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Return the B*k largest of relu(x E^T + bias) in the batch, and their units."""
+    values, units = _BatchTopK.apply(x, encoder, bias, k)
+    return values, units
+
+
 def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
     """Return the sum of each sample's atoms (B, d)."""
     return _Decode.apply(values, units, decoder)
@@ -42,15 +56,16 @@ def decode(values: Tensor, units: Tensor, decoder: Tensor) -> Tensor:
 
 @triton.jit
 def _walk_forward(
-    x, values, units, decoder, shares, residuals, losses, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Follow one block of one sample's residual over its units, which are sorted."""
+    x, values, units, counts, decoder, shares, residuals, losses, k, d,
+    ACC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Follow one block of one sample's residual over its active units, which come first and are sorted."""
     b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = block * BLOCK + tl.arange(0, BLOCK)
     inside = columns < d
     rest = tl.load(x + b * d + columns, mask=inside, other=0.0).to(ACC)
     total = tl.load(shares + b * (k + 1)) * rest * rest
-    for t in range(k):
+    for t in range(tl.load(counts + b)):
         value = tl.load(values + b * k + t).to(ACC)
         unit = tl.load(units + b * k + t)
         atom = tl.load(decoder + unit * d + columns, mask=inside, other=0.0).to(ACC)
@@ -62,7 +77,7 @@ def _walk_forward(
 
 @triton.jit
 def _walk_back(
-    values, units, decoder, shares, residuals, upstream, dx, dvalues, ddecoder, entries, k, d,
+    values, units, counts, decoder, shares, residuals, upstream, dx, dvalues, ddecoder, entries, k, d,
     ATOMIC: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Follow it back with the suffix sum of weighted residuals; see `osae.kernels.loops.prefix_backward`.
@@ -76,15 +91,17 @@ def _walk_back(
     scale = -2 * tl.load(upstream + b).to(ACC)
     rest = tl.load(residuals + b * d + columns, mask=inside, other=0.0)
     suffix = tl.zeros([BLOCK], dtype=ACC)
-    for back in range(k):
-        t = k - 1 - back
+    count = tl.load(counts + b)
+    for back in range(count):
+        t = count - 1 - back
         value = tl.load(values + b * k + t).to(ACC)
         unit = tl.load(units + b * k + t)
         atom = tl.load(decoder + unit * d + columns, mask=inside, other=0.0).to(ACC)
         suffix += scale * tl.load(shares + b * (k + 1) + t + 1) * rest
         tl.store(dvalues + (block * samples + b) * k + t, tl.sum(suffix * atom, 0))
         if ATOMIC:
-            tl.atomic_add(ddecoder + unit * d + columns, value * suffix, mask=inside)
+            # relaxed: nothing waits for a single sum, and any stronger order fences the memory every time
+            tl.atomic_add(ddecoder + unit * d + columns, value * suffix, mask=inside, sem="relaxed")
         else:
             tl.store(entries + (b * k + t) * d + columns, value * suffix, mask=inside)
         rest += value * atom
@@ -101,38 +118,80 @@ def _gather_sum(values, units, table, out, k, d, ACC: tl.constexpr, BLOCK: tl.co
     total = tl.zeros([BLOCK], dtype=ACC)
     for t in range(k):
         value = tl.load(values + b * k + t).to(ACC)
-        unit = tl.load(units + b * k + t)
-        total += value * tl.load(table + unit * d + columns, mask=inside, other=0.0).to(ACC)
+        if value != 0:
+            unit = tl.load(units + b * k + t)
+            total += value * tl.load(table + unit * d + columns, mask=inside, other=0.0).to(ACC)
     tl.store(out + b * d + columns, total, mask=inside)
 
 
 @triton.jit
-def _gather_dot(units, table, rows, out, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute out[b, t] = rows[b] . table[units[b, t]]."""
+def _gather_dot(values, units, table, rows, out, k, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute out[b, t] = rows[b] . table[units[b, t]] where values[b, t] is not zero."""
     b = tl.program_id(0).to(tl.int64)
     place = b * k + tl.program_id(1)
-    unit = tl.load(units + place)
-    total = tl.zeros([BLOCK], dtype=ACC)
-    for start in range(0, d, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        atom = tl.load(table + unit * d + columns, mask=columns < d, other=0.0).to(ACC)
-        total += atom * tl.load(rows + b * d + columns, mask=columns < d, other=0.0).to(ACC)
-    tl.store(out + place, tl.sum(total, 0))
+    if tl.load(values + place) != 0:
+        unit = tl.load(units + place)
+        total = tl.zeros([BLOCK], dtype=ACC)
+        for start in range(0, d, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            atom = tl.load(table + unit * d + columns, mask=columns < d, other=0.0).to(ACC)
+            total += atom * tl.load(rows + b * d + columns, mask=columns < d, other=0.0).to(ACC)
+        tl.store(out + place, tl.sum(total, 0))
 
 
 @triton.jit
-def _scatter_outer(values, starts, slots, rows, out, per, d, ACC: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute one block of out[u] += sum of values[slot] rows[slot // per] over unit u's slots, in order."""
-    unit = tl.program_id(0).to(tl.int64)
+def _scatter_outer(
+    values, starts, slots, extra, rows, out, parts, count, per, d,
+    PIECE: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add up one block of value * rows[slot // per] over PIECE of a unit's slots, in order.
+
+    The first `count` programs add the first piece of each unit to out[unit]; every later piece has a program
+    of its own, which stores its sum in `parts`. `extra[unit]` is the first of the unit's later pieces.
+    """
+    program = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < d
-    total = tl.load(out + unit * d + columns, mask=inside, other=0.0)
-    for entry in range(tl.load(starts + unit), tl.load(starts + unit + 1)):
+    late = program - count
+    unit, piece = program, tl.zeros([], dtype=tl.int64)
+    if late >= 0:
+        # the last unit with extra[unit] <= late
+        low = tl.zeros([], dtype=tl.int64)
+        high = low + count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if tl.load(extra + middle) <= late:
+                low = middle
+            else:
+                high = middle
+        unit, piece = low, late - tl.load(extra + low) + 1
+    first = tl.load(starts + unit) + piece * PIECE
+    last = tl.minimum(first + PIECE, tl.load(starts + unit + 1))
+    total = tl.zeros([BLOCK], dtype=ACC)
+    for entry in range(first, last):
         slot = tl.load(slots + entry)
         value = tl.load(values + slot).to(ACC)
         row = tl.load(rows + (slot // per) * d + columns, mask=inside, other=0.0)
         total += value * row.to(ACC)
-    tl.store(out + unit * d + columns, total, mask=inside)
+    if late >= 0:
+        tl.store(parts + late * d + columns, total, mask=inside)
+    else:
+        total += tl.load(out + unit * d + columns, mask=inside, other=0.0)
+        tl.store(out + unit * d + columns, total, mask=inside)
+
+
+@triton.jit
+def _add_parts(extra, parts, out, d, BLOCK: tl.constexpr):
+    """Add the later pieces of one unit to one block of out[unit], in order."""
+    unit = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < d
+    first, last = tl.load(extra + unit), tl.load(extra + unit + 1)
+    if last > first:
+        total = tl.load(out + unit * d + columns, mask=inside, other=0.0)
+        for part in range(first, last):
+            total += tl.load(parts + part * d + columns, mask=inside, other=0.0)
+        tl.store(out + unit * d + columns, total, mask=inside)
 
 
 # --- autograd -------------------------------------------------------------------------------------
@@ -141,57 +200,58 @@ def _scatter_outer(values, starts, slots, rows, out, per, d, ACC: tl.constexpr, 
 class _PrefixLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, values, units, decoder, weights):
-        units, order = units.contiguous().sort(dim=-1)
-        sorted_values = values.gather(-1, order).contiguous()
+        # padding comes last, behind every unit, and the walks end before it
+        units, order = torch.where(values != 0, units, len(decoder)).contiguous().sort(dim=-1)
+        values = values.gather(-1, order).contiguous()
+        counts = (values != 0).sum(-1)
         x, decoder = x.contiguous(), decoder.contiguous()
-        shares = _shares(weights, units).to(_sums(x))
+        shares = residual_weights(weights, units, _sums(x))
         block, blocks = _blocks(x.shape[1])
         residuals = torch.empty_like(x, dtype=_sums(x))
         losses = residuals.new_zeros(blocks, len(x))
         if len(x):
-            _walk_forward[len(x), blocks](
-                x, sorted_values, units, decoder, shares, residuals, losses, units.shape[1], x.shape[1],
-                ACC=_acc(x), BLOCK=block,
-            )  # fmt: skip
-        ctx.save_for_backward(sorted_values, units, order, decoder, shares, residuals)
+            with torch.cuda.device_of(x):  # triton launches on the current device
+                _walk_forward[len(x), blocks](
+                    x, values, units, counts, decoder, shares, residuals, losses, units.shape[1], x.shape[1],
+                    ACC=_acc(x), BLOCK=block,
+                )  # fmt: skip
+        ctx.save_for_backward(values, units, counts, order, decoder, shares, residuals)
         return losses.sum(0).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream):
-        values, units, order, decoder, shares, residuals = ctx.saved_tensors
+        values, units, counts, order, decoder, shares, residuals = ctx.saved_tensors
         k, d = units.shape[1], decoder.shape[1]
         atomic = not torch.are_deterministic_algorithms_enabled()
         block, blocks = _blocks(d)
         dx, ddecoder = torch.empty_like(residuals), residuals.new_zeros(decoder.shape)
-        parts = residuals.new_empty(blocks, *units.shape)
+        parts = residuals.new_zeros(blocks, *units.shape)
         upstream = upstream.contiguous()
         step = len(dx) if atomic else max(1, BUFFER // (k * d))
         for start in range(0, len(dx), max(step, 1)):
             rows = slice(start, start + step)
             count = len(dx[rows])
             entries = ddecoder if atomic else ddecoder.new_empty(count * k, d)
-            dvalues = parts.new_empty(blocks, count, k)
-            _walk_back[count, blocks](
-                values[rows], units[rows], decoder, shares[rows], residuals[rows], upstream[rows], dx[rows],
-                dvalues, ddecoder, entries, k, d, ATOMIC=atomic, ACC=_acc(decoder), BLOCK=block,
-            )  # fmt: skip
+            dvalues = parts.new_zeros(blocks, count, k)
+            with torch.cuda.device_of(dx):
+                _walk_back[count, blocks](
+                    values[rows], units[rows], counts[rows], decoder, shares[rows], residuals[rows],
+                    upstream[rows], dx[rows], dvalues, ddecoder, entries, k, d,
+                    ATOMIC=atomic, ACC=_acc(decoder), BLOCK=block,
+                )  # fmt: skip
             parts[:, rows] = dvalues
             if not atomic:
                 ones = (values[rows] != 0).to(residuals.dtype)
-                _scatter(ones, units[rows], entries, 1, ddecoder)
-        dvalues = torch.where(values != 0, parts.sum(0).to(values.dtype), 0)
-        dvalues = torch.empty_like(values).scatter_(-1, order, dvalues)
+                _scatter(ones, _sort_slots(ones, units[rows], len(decoder)), entries, 1, ddecoder)
+        dvalues = torch.empty_like(values).scatter_(-1, order, parts.sum(0).to(values.dtype))
         return dx.to(upstream.dtype), dvalues, None, ddecoder.to(decoder.dtype), None
 
 
 class _TopK(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, encoder, bias, k):
-        tops = []
-        for rows in x.split(max(1, BUFFER // len(encoder))):
-            pre = rows @ encoder.T
-            tops.append(torch.topk((pre if bias is None else pre.add_(bias)).relu_(), k))
+        tops = [torch.topk(pre, k) for pre in _pre_activations(x, encoder, bias)]
         values = torch.cat([top.values for top in tops])
         units = torch.cat([top.indices for top in tops])
         ctx.mark_non_differentiable(units)
@@ -205,15 +265,33 @@ class _TopK(torch.autograd.Function):
         x, encoder, values, units = ctx.saved_tensors
         active = torch.where(values != 0, upstream, 0)
         dx = _gather(active, units, encoder) if ctx.needs_input_grad[0] else None
+        slots = _sort_slots(active, units, len(encoder))
         dencoder = x.new_zeros(encoder.shape, dtype=_sums(x))
-        _scatter(active, units, x, units.shape[1], dencoder)
+        _scatter(active, slots, x, units.shape[1], dencoder)
         dbias = None
         if ctx.biased:
             ones = x.new_ones(len(x), 1)
             dbias = x.new_zeros(len(encoder), 1, dtype=_sums(x))
-            _scatter(active, units, ones, units.shape[1], dbias)
+            _scatter(active, slots, ones, units.shape[1], dbias)
             dbias = dbias.squeeze(-1).to(x.dtype)
         return dx, dencoder.to(x.dtype), dbias, None
+
+
+class _BatchTopK(_TopK):
+    @staticmethod
+    def forward(ctx, x, encoder, bias, k):
+        values, units = find_largest(_pre_activations(x, encoder, bias), torch.topk, len(x), k)
+        ctx.mark_non_differentiable(units)
+        ctx.save_for_backward(x.contiguous(), encoder.contiguous(), values, units)
+        ctx.biased = bias is not None
+        return values, units
+
+
+def _pre_activations(x: Tensor, encoder: Tensor, bias: Tensor | None) -> Iterator[Tensor]:
+    """Yield relu(x E^T + bias) in blocks of rows."""
+    for rows in x.split(max(1, BUFFER // len(encoder))):
+        pre = rows @ encoder.T
+        yield (pre if bias is None else pre.add_(bias)).relu_()
 
 
 class _Decode(torch.autograd.Function):
@@ -228,14 +306,15 @@ class _Decode(torch.autograd.Function):
     def backward(ctx, upstream):
         values, units, decoder = ctx.saved_tensors
         upstream, (k, d) = upstream.contiguous(), (units.shape[1], decoder.shape[1])
-        dvalues = torch.empty_like(values)
+        dvalues = torch.zeros_like(values)
         if values.numel():
-            _gather_dot[len(values), k](
-                units, decoder, upstream, dvalues, k, d, ACC=_acc(values), BLOCK=_blocks(d)[0]
-            )
+            with torch.cuda.device_of(values):
+                _gather_dot[len(values), k](
+                    values, units, decoder, upstream, dvalues, k, d, ACC=_acc(values), BLOCK=_blocks(d)[0]
+                )
         ddecoder = decoder.new_zeros(decoder.shape, dtype=_sums(decoder))
-        _scatter(values, units, upstream, k, ddecoder)
-        return torch.where(values != 0, dvalues, 0), None, ddecoder.to(decoder.dtype)
+        _scatter(values, _sort_slots(values, units, len(decoder)), upstream, k, ddecoder)
+        return dvalues, None, ddecoder.to(decoder.dtype)
 
 
 def _gather(values: Tensor, units: Tensor, table: Tensor) -> Tensor:
@@ -244,27 +323,50 @@ def _gather(values: Tensor, units: Tensor, table: Tensor) -> Tensor:
     block, blocks = _blocks(d)
     out = values.new_empty(len(values), d)
     if len(values):
-        grid = len(values), blocks
-        _gather_sum[grid](values, units, table, out, units.shape[1], d, ACC=_acc(values), BLOCK=block)
+        with torch.cuda.device_of(values):
+            _gather_sum[len(values), blocks](
+                values.contiguous(), units, table, out, units.shape[1], d, ACC=_acc(values), BLOCK=block
+            )
     return out
 
 
-def _scatter(values: Tensor, units: Tensor, rows: Tensor, per: int, out: Tensor) -> None:
-    """Add the sum of value * rows[slot // per] over unit u's slots in the flattened code to each out[u]."""
-    flat, slots = units.flatten().sort(stable=True)
-    starts = torch.searchsorted(flat, torch.arange(len(out) + 1, device=flat.device))
-    block, blocks = _blocks(out.shape[1])
-    _scatter_outer[len(out), blocks](
-        values.contiguous(), starts, slots, rows, out, per, out.shape[1], ACC=_acc(out), BLOCK=block
-    )
+class _Slots(NamedTuple):
+    """The places of the nonzero entries in the flattened code, sorted by unit.
+
+    Those of unit u are slots[starts[u] : starts[u + 1]]. The pieces of PIECE entries after the first one have
+    the numbers extra[u] to extra[u + 1] - 1.
+    """
+
+    slots: Int[Tensor, "Bk"]
+    starts: Int[Tensor, "K+1"]
+    extra: Int[Tensor, "K+1"]
 
 
-def _shares(weights: Tensor, units: Tensor) -> Tensor:
-    """Return the weight of each residual along sorted units (B, k + 1), subtracted in double precision."""
-    mass = weights.to(units.device, torch.float64).flip(0).cumsum(0).flip(0)
-    held = torch.nn.functional.pad(mass[units], (1, 1))
-    held[:, 0] = mass[0]
-    return held[:, :-1] - held[:, 1:]
+def _sort_slots(values: Tensor, units: Tensor, count: int) -> _Slots:
+    """Return the nonzero entries of a code by unit."""
+    flat, slots = torch.where(values != 0, units, count).flatten().sort(stable=True)
+    starts = torch.searchsorted(flat, torch.arange(count + 1, device=flat.device))
+    later = ((starts.diff() - 1) // PIECE).clamp(min=0)
+    return _Slots(slots, starts, torch.nn.functional.pad(later.cumsum(0), (1, 0)))
+
+
+def _scatter(values: Tensor, slots: _Slots, rows: Tensor, per: int, out: Tensor) -> None:
+    """Add the sum of value * rows[slot // per] over unit u's slots in the flattened code to each out[u].
+
+    A unit that fires often is summed in pieces, side by side: one after the other, everything would wait for
+    that unit. The grid is as large as the pieces can become: to count them would be to wait for the device.
+    """
+    count, d = out.shape
+    block, blocks = _blocks(d)
+    most = values.numel() // PIECE
+    parts = out.new_empty(most, d)
+    with torch.cuda.device_of(out):
+        _scatter_outer[count + most, blocks](
+            values.contiguous(), slots.starts, slots.slots, slots.extra, rows, out, parts, count, per, d,
+            PIECE=PIECE, ACC=_acc(out), BLOCK=block,
+        )  # fmt: skip
+        if most:
+            _add_parts[count, blocks](slots.extra, parts, out, d, BLOCK=block)
 
 
 def _blocks(d: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Measures: pure functions of torch tensors or numpy arrays. They know no model, no trainer and no file."""
 
 from osae.metrics.assignment import match_atoms
-from osae.metrics.chance import ChanceLevel, chance_level
+from osae.metrics.chance import AtomDistribution, ChanceLevel, chance_level, fit_atoms
 from osae.metrics.consistency import (
     Consistency,
     PrefixConsistency,
@@ -12,11 +12,19 @@ from osae.metrics.consistency import (
     prefix_consistency,
     rank_correlation,
     stability,
+    within_prefix,
 )
 from osae.metrics.energy import Coactivity, UnitActivity, explained_energy, frequency, greedy_order
 from osae.metrics.fifr import fifr
 from osae.metrics.firing import FiringCounts, FrequencyHistogram
-from osae.metrics.identifiability import coherence, restricted_isometry, spark_bound, unique_sparsity
+from osae.metrics.identifiability import (
+    Identifiability,
+    coherence,
+    identifiability,
+    restricted_isometry,
+    spark_bound,
+    unique_sparsity,
+)
 from osae.metrics.intervals import Interval, cross_interval, mean_interval, pair_interval
 from osae.metrics.matching import Matching, cosine, match
 from osae.metrics.prefix_curve import PrefixCurve
@@ -30,18 +38,23 @@ from osae.metrics.reconstruction import (
 )
 from osae.metrics.stitching import Stitching, StitchingResult, stitching
 from osae.metrics.streams import (
-    StreamCorrelation,
+    Stream,
+    StreamRecorder,
     activation_similarity,
+    correlate,
+    match_streams,
     stream_orderedness,
     stream_stability,
 )
 
 __all__ = [
+    "AtomDistribution",
     "ChanceLevel",
     "Coactivity",
     "Consistency",
     "FiringCounts",
     "FrequencyHistogram",
+    "Identifiability",
     "Interval",
     "Matching",
     "PrefixConsistency",
@@ -50,13 +63,15 @@ __all__ = [
     "ReconstructionResult",
     "Stitching",
     "StitchingResult",
-    "StreamCorrelation",
+    "Stream",
+    "StreamRecorder",
     "UnitActivity",
     "activation_similarity",
     "chance_level",
     "coherence",
     "consistency",
     "consistency_from",
+    "correlate",
     "cosine",
     "cross_interval",
     "dead_share",
@@ -64,11 +79,14 @@ __all__ = [
     "explained_energy",
     "explained_variance",
     "fifr",
+    "fit_atoms",
     "frequency",
     "greedy_order",
+    "identifiability",
     "l0",
     "match",
     "match_atoms",
+    "match_streams",
     "mean_interval",
     "mse",
     "orderedness",
@@ -82,4 +100,5 @@ __all__ = [
     "stream_orderedness",
     "stream_stability",
     "unique_sparsity",
+    "within_prefix",
 ]

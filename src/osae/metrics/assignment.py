@@ -24,13 +24,14 @@ error added to the ceiling; rows too close to call are revisited in double preci
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.metrics import matching_loops
@@ -38,11 +39,13 @@ from osae.metrics.matching import Matching, check_dictionaries, cosine, match, u
 
 CERTIFIED = 1e-6  # relative gap up to which a matching counts as optimal
 
-_DENSE_PAIRS = 1024**2  # pairs up to which scipy's dense solver is as fast
-_FALLBACK_PAIRS = 8192**2  # pairs up to which the dense solver (1.5 GB) takes over what was not settled
+DENSE_PAIRS = 1024**2  # pairs up to which scipy's dense solver is as fast
+FALLBACK_PAIRS = 8192**2  # pairs up to which the dense solver (1.5 GB) takes over what was not settled
 _CANDIDATES = 32  # c: fewer take more rounds, more make each round slower
 _BLOCK_ROWS = 256  # the largest array besides the dictionaries is this times m
 _ROUNDS = 100  # a limit for dictionaries that are all near ties; the certificate holds either way
+
+ALL = slice(None)
 
 Progress = Callable[[int, float], None]
 
@@ -66,64 +69,106 @@ def match_atoms(
     check_dictionaries(a, b)
     if method not in ("auto", "dense", "sparse"):
         raise ValueError(f"method={method!r}: give 'auto', 'dense' or 'sparse'.")
-    if method == "dense" or (method == "auto" and len(a) * len(b) <= _DENSE_PAIRS):
+    if method == "dense" or (method == "auto" and len(a) * len(b) <= DENSE_PAIRS):
         return match(cosine(a, b, absolute=absolute))
     _load_loops()
     swapped = len(a) > len(b)
     rows, columns = (unit_rows(side).contiguous().numpy() for side in ((b, a) if swapped else (a, b)))
     problem = matching_loops.make_problem(rows, columns, _CANDIDATES, absolute=absolute)
-    _solve(problem, progress)
+    _solve(problem, [_Cosines(rows, columns, absolute, kind) for kind in (np.float32, np.float64)], progress)
     found = _certify(problem, swapped=swapped)
-    if method == "auto" and not found.optimal and len(a) * len(b) <= _FALLBACK_PAIRS:
+    if method == "auto" and not found.optimal and len(a) * len(b) <= FALLBACK_PAIRS:
         return match(cosine(a, b, absolute=absolute))
     return found
 
 
-def _solve(problem: matching_loops.Problem, progress: Progress | None) -> None:
-    """Run rounds until every row is settled: no column but its candidates can be better than its u."""
-    single = problem.rows.astype(np.float32), problem.columns.astype(np.float32)
-    margin, fine = (_product_error(problem, dtype) for dtype in (np.float32, np.float64))
+def match_rows(
+    rows: Callable[[np.ndarray], np.ndarray], n: int, m: int
+) -> tuple[Matching, Float[Tensor, "n"]]:
+    """Return the matching of n rows with m >= n columns that has the greatest total similarity.
+
+    `rows` returns the similarities of some rows, by their numbers, with all columns: in double precision, and
+    the same whenever it is asked. The second result is u, what each row adds to the total: if none is
+    negative, no matching of fewer rows has a greater total.
+    """
+    _load_loops()
+    nothing = np.empty((n, 0)), np.empty((m, 0))
+    problem = matching_loops.make_problem(*nothing, _CANDIDATES, absolute=False)
+    _solve(problem, [_Exact(rows)], None)
+    return _certify(problem, swapped=False), torch.from_numpy(problem.u)
+
+
+class _Products(Protocol):
+    """Where the similarities of rows with all columns come from, and how far they may be off."""
+
+    error: float
+
+    def __call__(self, chosen: np.ndarray, columns: np.ndarray | slice = ...) -> np.ndarray:
+        """Return the similarities of the chosen rows with some columns, as doubles."""
+        ...
+
+
+class _Cosines:
+    """Cosines of atoms, computed in single or in double precision."""
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, absolute: bool, dtype: type) -> None:
+        self.rows, self.columns, self.absolute = rows.astype(dtype), columns.astype(dtype), absolute
+        # In any order of summation |fl(x.y) - x.y| <= d e/(1 - d e) sum |x_l y_l|, where e is half the
+        # machine precision and the sum at most 1; the 16 are for rounding the entries and subtracting prices.
+        self.error = 1.01 * (rows.shape[1] + 16) * float(np.finfo(dtype).eps) / 2
+
+    def __call__(self, chosen: np.ndarray, columns: np.ndarray | slice = ALL) -> np.ndarray:
+        # numpy, not torch: torch may be set to compute single-precision products in half precision.
+        products = (self.rows[chosen] @ self.columns[columns].T).astype(np.float64)
+        return np.abs(products, out=products) if self.absolute else products
+
+
+class _Exact:
+    """Similarities that are what they are; only subtracting prices rounds."""
+
+    error = 8 * float(np.finfo(np.float64).eps)
+
+    def __init__(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.rows = rows
+
+    def __call__(self, chosen: np.ndarray, columns: np.ndarray | slice = ALL) -> np.ndarray:
+        return np.ascontiguousarray(self.rows(chosen)[:, columns])
+
+
+def _solve(problem: matching_loops.Problem, sources: Sequence[_Products], progress: Progress | None) -> None:
+    """Run rounds until every row is settled: no column but its candidates can be better than its u.
+
+    `sources` go from coarse to fine. Ties closer than a source can resolve are settled by the next one.
+    """
     for turn in range(_ROUNDS):
         excess = problem.ceiling - problem.u
-        # Ties closer than single precision can resolve are settled in double precision, once and for all.
-        close = excess <= 2 * margin
-        coarse_rows, fine_rows = np.flatnonzero(~close), np.flatnonzero(close & (excess > 8 * fine))
-        done, total = 0, len(coarse_rows) + len(fine_rows)
+        chosen = _choose_rows(excess, sources)
+        done, total = 0, sum(map(len, chosen))
         if total == 0:
             return
-        for chosen, sides, error in (
-            (coarse_rows, single, margin),
-            (fine_rows, (problem.rows, problem.columns), fine),
-        ):
-            for start in range(0, len(chosen), _BLOCK_ROWS):
-                block = chosen[start : start + _BLOCK_ROWS]
-                matching_loops.place_rows(problem, block, _products(*sides, block, problem.absolute), error)
+        for rows, source in zip(chosen, sources, strict=True):
+            for start in range(0, len(rows), _BLOCK_ROWS):
+                block = rows[start : start + _BLOCK_ROWS]
+                matching_loops.place_rows(problem, block, source(block), source.error)
                 done += len(block)
                 if progress is not None:
                     progress(turn, done / total)
         if len(problem.u) < len(problem.v):
-            _empty_columns(problem, *single, margin)
+            _empty_columns(problem, sources[0])
 
 
-def _products(rows: np.ndarray, columns: np.ndarray, chosen: np.ndarray, absolute: bool) -> np.ndarray:
-    """Return the cosines of the chosen rows with all columns, as doubles whatever they were computed in."""
-    # numpy, not torch: torch may be set to compute single-precision products in half precision.
-    products = (rows[chosen] @ columns.T).astype(np.float64)
-    return np.abs(products, out=products) if absolute else products
+def _choose_rows(excess: np.ndarray, sources: Sequence[_Products]) -> list[np.ndarray]:
+    """Return the rows that each source is to visit: those whose excess it can resolve and no coarser can."""
+    above, found = np.full(len(excess), True), []
+    for source in sources[:-1]:
+        visits = above & (excess > 2 * source.error)
+        found.append(np.flatnonzero(visits))
+        above &= ~visits
+    found.append(np.flatnonzero(above & (excess > 8 * sources[-1].error)))
+    return found
 
 
-def _product_error(problem: matching_loops.Problem, dtype: type) -> float:
-    """Return a bound on the error of computed cosines.
-
-    In any order of summation |fl(x.y) - x.y| <= d e/(1 - d e) sum |x_l y_l|, where e is half the machine
-    precision and the sum at most 1; the 16 are for rounding the entries and for subtracting prices.
-    """
-    return 1.01 * (problem.rows.shape[1] + 16) * float(np.finfo(dtype).eps) / 2
-
-
-def _empty_columns(
-    problem: matching_loops.Problem, rows: np.ndarray, columns: np.ndarray, margin: float
-) -> None:
+def _empty_columns(problem: matching_loops.Problem, source: _Products) -> None:
     """Lower the prices of unmatched columns to zero, and raise the ceilings where prices fell."""
     before = problem.v.copy()
     places = problem.candidates.ravel()
@@ -133,21 +178,21 @@ def _empty_columns(
     fell = np.flatnonzero(problem.v < before)
     if len(fell) == 0:
         return
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        block = np.arange(start, min(start + _BLOCK_ROWS, len(rows)))
-        above = _products(rows, columns[fell], block, problem.absolute) - problem.v[fell]
-        problem.ceiling[block] = np.maximum(problem.ceiling[block], above.max(1) + margin)
+    for start in range(0, len(problem.u), _BLOCK_ROWS):
+        block = np.arange(start, min(start + _BLOCK_ROWS, len(problem.u)))
+        above = source(block, fell) - problem.v[fell]
+        problem.ceiling[block] = np.maximum(problem.ceiling[block], above.max(1) + source.error)
 
 
 def _certify(problem: matching_loops.Problem, *, swapped: bool) -> Matching:
     """Return the matching found, with the gap between its total and the bound on every total."""
-    similarity = np.einsum("nd,nd->n", problem.rows, problem.columns[problem.column_of])
-    similarity = np.abs(similarity) if problem.absolute else similarity
+    rows, columns = np.arange(len(problem.u)), problem.column_of
+    place = (problem.candidates == columns[:, None]).argmax(1)  # a partner is always a candidate
+    similarity = problem.values[rows, place]
     u = (problem.values - problem.v[problem.candidates]).max(1)
     bound = float(np.maximum(u, problem.ceiling).sum() + problem.v.sum())
     total = float(similarity.sum())
     gap = max(0.0, bound - total) / max(abs(total), 1.0)
-    rows, columns = np.arange(len(u)), problem.column_of
     if swapped:
         order = np.argsort(columns)
         rows, columns, similarity = columns[order], rows[order], similarity[order]
@@ -168,12 +213,12 @@ def _load_loops() -> None:
     timer.start()
     try:
         tiny = matching_loops.make_problem(np.eye(1, 2), np.eye(2), 1, absolute=False)
-        _solve(tiny, None)
+        _solve(tiny, [_Cosines(np.eye(1, 2), np.eye(2), False, np.float64)], None)
     finally:
         timer.cancel()
 
 
 def prepare_matching(units_a: int, units_b: int) -> None:
     """Load what matching dictionaries of these sizes needs, so that threads need not wait for each other."""
-    if units_a * units_b > _DENSE_PAIRS:
+    if units_a * units_b > DENSE_PAIRS:
         _load_loops()

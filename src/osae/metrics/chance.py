@@ -2,13 +2,23 @@
 
 The matched cosine of random dictionaries is far from zero (0.154 at width 512 and 4096 units), so stability
 alone is misleading; the orderedness of unrelated dictionaries is zero on average.
+
+Atoms of real SAEs are not isotropic: they share a mean, and some directions are more common than others, so
+that unrelated ones are more alike than isotropic ones. A level that is fair to them is drawn with their mean
+and covariance.
 """
 
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from osae.arrays import Array, as_tensor
 from osae.metrics.assignment import match_atoms
+from osae.metrics.matching import check_dictionary, unit_rows
+
+_FLOOR = 1e-9  # of the mean variance, added in each direction: the atoms may not span all of them
 
 
 class ChanceLevel(NamedTuple):
@@ -24,25 +34,58 @@ class ChanceLevel(NamedTuple):
     draws: int
 
 
+class AtomDistribution(NamedTuple):
+    """The normal distribution of atoms before they are scaled to length one."""
+
+    mean: Float[Tensor, "d"]
+    factor: Float[Tensor, "d d"]
+
+    def draw(self, units: int, generator: torch.Generator) -> Float[Tensor, "units d"]:
+        """Return so many random atoms, not yet of length one."""
+        noise = torch.randn(units, len(self.mean), generator=generator)
+        return self.mean + noise @ self.factor.T
+
+
+def fit_atoms(*dictionaries: Float[Array, "K d"]) -> AtomDistribution:
+    """Return the distribution with the mean and covariance of the atoms of all dictionaries together.
+
+    Every atom counts with length one; give none that is zero.
+    """
+    tensors = [as_tensor(one, f"dictionary {place}") for place, one in enumerate(dictionaries)]
+    for place, one in enumerate(tensors):
+        check_dictionary(one, f"dictionary {place}")
+    atoms = torch.cat([unit_rows(one) for one in tensors])
+    mean = atoms.mean(0)
+    centred = atoms - mean
+    covariance = centred.T @ centred / max(1, len(atoms) - 1)
+    floor = _FLOOR * max(float(covariance.diagonal().mean()), _FLOOR)
+    factor = torch.linalg.cholesky(covariance + floor * torch.eye(len(mean), dtype=covariance.dtype))
+    return AtomDistribution(mean.float(), factor.float())
+
+
 def chance_level(
     units_a: int,
     units_b: int,
     width: int,
     *,
+    like: AtomDistribution | None = None,
     draws: int | None = None,
     seed: int = 0,
     absolute: bool = False,
 ) -> ChanceLevel:
-    """Return the stability and orderedness of unrelated dictionaries: unit Gaussian atoms, fixed by `seed`.
+    """Return the stability and orderedness of unrelated dictionaries, fixed by `seed`.
 
-    The mean of K matched cosines fluctuates less as K grows (by 2e-4 at 4096 units) while a matching takes
-    longer, so by default larger dictionaries get fewer draws: 8 up to 512 units, 2 from 2048 on; for very
-    many units a single draw is enough. Orderedness needs no draws: every order of a random dictionary is
-    equally likely, so the matching is a uniformly random permutation, whose Spearman correlation over n
-    pairs has mean 0 and standard deviation 1/sqrt(n-1) (and is 1 by definition for n = 1).
+    Atoms are drawn from `like` (see `fit_atoms`), or isotropic without it. The mean of K matched cosines
+    fluctuates less as K grows (by 2e-4 at 4096 units) while a matching takes longer, so by default larger
+    dictionaries get fewer draws: 8 up to 512 units, 2 from 2048 on; for very many units a single draw is
+    enough. Orderedness needs no draws: every order of a random dictionary is equally likely, so the matching
+    is a uniformly random permutation, whose Spearman correlation over n pairs has mean 0 and standard
+    deviation 1/sqrt(n-1) (and is 1 by definition for n = 1).
     """
     if min(units_a, units_b, width) < 1:
         raise ValueError(f"units {units_a} and {units_b}, width {width}: all must be at least 1.")
+    if like is not None and len(like.mean) != width:
+        raise ValueError(f"width {width}, but the atoms to draw like have width {len(like.mean)}.")
     if draws is None:
         draws = min(8, max(2, 4096 // max(units_a, units_b)))
     if draws < 1:
@@ -50,8 +93,7 @@ def chance_level(
     generator = torch.Generator().manual_seed(seed)
     levels = torch.empty(draws, dtype=torch.float64)
     for draw in range(draws):
-        a = torch.randn(units_a, width, generator=generator)
-        b = torch.randn(units_b, width, generator=generator)
+        a, b = (_draw(units, width, like, generator) for units in (units_a, units_b))
         levels[draw] = match_atoms(a, b, absolute=absolute).similarity.mean()
     pairs = min(units_a, units_b)
     return ChanceLevel(
@@ -61,3 +103,7 @@ def chance_level(
         orderedness_std=(pairs - 1) ** -0.5 if pairs > 1 else 0.0,
         draws=draws,
     )
+
+
+def _draw(units: int, width: int, like: AtomDistribution | None, generator: torch.Generator) -> Tensor:
+    return torch.randn(units, width, generator=generator) if like is None else like.draw(units, generator)

@@ -39,8 +39,9 @@ class PrefixConsistency(NamedTuple):
     """Consistency at one prefix length p, of both kinds.
 
     `stability` and `orderedness` come from matching the first p atoms of each dictionary anew.
-    `stability_of_full` and `orderedness_of_full` come from the matching of the whole dictionaries, over the
-    pairs whose left unit is among the first p; NaN if there is none.
+    `stability_of_full` and `orderedness_of_full` come from the matching of the whole dictionaries: the mean
+    of those over the pairs whose left unit, and over those whose right unit, is among the first p; NaN if
+    there are none.
     """
 
     length: int
@@ -99,13 +100,24 @@ def prefix_consistency(
 def _at_length(a: Tensor, b: Tensor, length: int, full: Matching, *, absolute: bool) -> PrefixConsistency:
     whole = length >= len(a) and length >= len(b)
     anew = consistency_from(full if whole else match_atoms(a[:length], b[:length], absolute=absolute))
-    within = full.left < length
-    if bool(within.any()):
-        mean_of_full = float(full.similarity[within].mean())
-        order_of_full = rank_correlation(full.left[within], full.right[within])
-    else:
-        mean_of_full = order_of_full = float("nan")
-    return PrefixConsistency(length, anew.stability, anew.orderedness, mean_of_full, order_of_full)
+    return PrefixConsistency(length, anew.stability, anew.orderedness, *within_prefix(full, length))
+
+
+def within_prefix(full: Matching, length: int) -> tuple[float, float]:
+    """Return stability and orderedness of the first units in a matching of all, averaged over both sides.
+
+    NaN if none of them is matched.
+    """
+    found = []
+    for side in (full.left, full.right):
+        pairs = side < length
+        if bool(pairs.any()):
+            order = rank_correlation(full.left[pairs], full.right[pairs])
+            found.append((float(full.similarity[pairs].mean()), order))
+    if not found:
+        return float("nan"), float("nan")
+    stabilities, orders = zip(*found, strict=True)
+    return sum(stabilities) / len(found), sum(orders) / len(found)
 
 
 def default_prefixes(units: int) -> tuple[int, ...]:

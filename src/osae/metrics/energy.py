@@ -11,6 +11,7 @@ error by 2 z_j d_j.r - z_j^2 |d_j|^2: the energy, minus 2 sum_{i in S} z_i z_j d
 of z_i z_j are thus all that the greedy order needs. Subtract the decoder's bias from `x` first.
 """
 
+from collections.abc import Callable
 from typing import Any, no_type_check
 
 import numba
@@ -22,7 +23,10 @@ from torch import Tensor
 from osae.arrays import Array, as_tensor
 from osae.metrics.sparse_codes import check_batch, to_arrays
 
+SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
+MOST_OVERLAPS = 2**28  # stored sample by sample: 1 GB
 _BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
+_ATOMS = 2**23  # numbers of gathered atoms held at once
 
 
 def explained_energy(
@@ -84,47 +88,65 @@ class UnitActivity:
         return torch.from_numpy(self._fired / max(self.samples, 1))
 
 
-def _sparse_matrix(content: tuple, shape: tuple[int, int]) -> Any:
-    """Return a sparse matrix; scipy.sparse takes 0.2 s to import, and little else needs it."""
-    from scipy import sparse
-
-    return sparse.csr_matrix(content, shape=shape)
-
-
 class Coactivity(UnitActivity):
-    """Unit activity, together with the sums of z_i z_j over all pairs of units that fire together.
+    """Unit activity, together with the overlaps of units that fire together, which the greedy order needs.
 
-    The sums are stored sparsely: pairs that never fire together take no memory. O(B k^2) time per batch.
+    The overlap of two units is the sum over samples of z_i z_j d_i.d_j. Up to SUMMED_UNITS units, it is
+    summed for every pair. Of more units, far fewer pairs fire together than there are, and their overlaps are
+    stored sample by sample, in single precision: N k^2 numbers. If they exceed MOST_OVERLAPS, those of later
+    samples are left out and the others count for more: the order is then that of an unbiased estimate.
     """
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         super().__init__(decoder)
-        self._together = _sparse_matrix((len(decoder), len(decoder)), (len(decoder), len(decoder)))
+        few = len(decoder) <= SUMMED_UNITS
+        self._overlaps = _SummedOverlaps(self._decoder) if few else _SampleOverlaps(decoder)
 
     def update(self, values: Float[Array, "B k"], units: Int[Array, "B k"], x: Float[Array, "B d"]) -> None:
         """Add one batch: codes, and the data that they encode."""
         super().update(values, units, x)
-        numbers, places = to_arrays(values, units, len(self._energy))
-        samples = np.repeat(np.arange(len(numbers)), numbers.shape[1])
-        shape = (len(numbers), len(self._energy))
-        code = _sparse_matrix((numbers.ravel(), (samples, places.ravel())), shape)
-        code.eliminate_zeros()
-        self._together = (self._together + code.T @ code).tocsr()
+        self._overlaps.add(*to_arrays(values, units, len(self._energy)))
 
     def greedy_order(self) -> Int[Tensor, "K"]:
         """Return the units in greedy order; ties, including dead units, keep their order."""
-        first, others = self._together.indptr, self._together.indices
-        overlap = self._overlap()
-        gain = self._energy.copy()
+        gain, subtract = self._energy.copy(), self._overlaps.prepare(self.samples)
         order = np.empty(len(gain), dtype=np.int64)
         for place in range(len(gain)):
             chosen = order[place] = int(gain.argmax())
-            row = slice(first[chosen], first[chosen + 1])
-            gain[others[row]] -= 2 * overlap[row]
+            subtract(chosen, gain)
             gain[chosen] = -np.inf
         return torch.from_numpy(order)
 
-    def _overlap(self) -> np.ndarray:
+
+Subtract = Callable[[int, np.ndarray], None]
+
+
+class _SummedOverlaps:
+    """The overlap of every pair of units, from sparse sums of z_i z_j: O(B k^2) time per batch."""
+
+    def __init__(self, decoder: np.ndarray) -> None:
+        self._decoder = decoder
+        self._together = _sparse_matrix((len(decoder), len(decoder)), (len(decoder), len(decoder)))
+
+    def add(self, values: np.ndarray, units: np.ndarray) -> None:
+        """Add the codes of one batch."""
+        samples = np.repeat(np.arange(len(values)), values.shape[1])
+        shape = (len(values), len(self._decoder))
+        code = _sparse_matrix((values.ravel(), (samples, units.ravel())), shape)
+        code.eliminate_zeros()
+        self._together = (self._together + code.T @ code).tocsr()
+
+    def prepare(self, samples: int) -> Subtract:
+        """Return the function that takes from all gains what a chosen unit has of them."""
+        first, others, overlap = self._together.indptr, self._together.indices, self._multiply()
+
+        def subtract(chosen: int, gain: np.ndarray) -> None:
+            row = slice(first[chosen], first[chosen + 1])
+            gain[others[row]] -= 2 * overlap[row]
+
+        return subtract
+
+    def _multiply(self) -> np.ndarray:
         """Return the sums of z_i z_j d_i.d_j over samples, in the layout of the sparse sums of z_i z_j."""
         overlap, first = self._together.data.copy(), self._together.indptr
         for start in range(0, len(self._decoder), _BLOCK_ROWS):
@@ -133,6 +155,70 @@ class Coactivity(UnitActivity):
                 row = slice(first[start + r], first[start + r + 1])
                 overlap[row] *= gram[r, self._together.indices[row]]
         return overlap
+
+
+class _SampleOverlaps:
+    """The overlaps of the units that fire in each sample, batch by batch."""
+
+    def __init__(self, decoder: Array) -> None:
+        self._decoder = as_tensor(decoder, "decoder").detach().cpu().float()
+        self._batches: list[tuple[np.ndarray, np.ndarray]] = []  # units (n, w) and their overlaps (n, w, w)
+        self._stored, self._samples = 0, 0
+
+    def add(self, values: np.ndarray, units: np.ndarray) -> None:
+        """Add the codes of one batch, as far as there is room."""
+        order = np.argsort(values == 0, axis=1, kind="stable")  # active entries first
+        width = max(1, int((values != 0).sum(1).max(initial=0)))
+        values, units = (np.take_along_axis(part, order, 1)[:, :width] for part in (values, units))
+        kept = min(len(values), (MOST_OVERLAPS - self._stored) // width**2)
+        if kept:
+            values, units = torch.from_numpy(values[:kept]), units[:kept].astype(np.int32)
+            self._batches.append((units, self._multiply(values, units)))
+        self._stored, self._samples = self._stored + kept * width**2, self._samples + kept
+
+    def _multiply(self, values: Tensor, units: np.ndarray) -> np.ndarray:
+        """Return z_i z_j d_i.d_j for all pairs of active units of each sample."""
+        count, width = values.shape
+        overlaps = torch.empty(count, width, width)
+        for rows in torch.arange(count).split(max(1, _ATOMS // (width * self._decoder.shape[1]))):
+            places = torch.from_numpy(units)[rows].flatten()
+            atoms = self._decoder.index_select(0, places).view(len(rows), width, -1)
+            atoms *= values[rows].to(atoms).unsqueeze(-1)
+            torch.bmm(atoms, atoms.mT, out=overlaps[rows[0] : rows[-1] + 1])
+        return overlaps.numpy()
+
+    def prepare(self, samples: int) -> Subtract:
+        """Return the function that takes from all gains what a chosen unit has of them."""
+        weight = 2 * samples / max(self._samples, 1)
+        count = len(self._decoder)
+        indexed = []
+        for units, overlaps in self._batches:
+            slots = np.argsort(units, axis=None, kind="stable")
+            starts = np.searchsorted(units.ravel()[slots], np.arange(count + 1))
+            indexed.append((units, overlaps, slots, starts))
+
+        def subtract(chosen: int, gain: np.ndarray) -> None:
+            for units, overlaps, slots, starts in indexed:
+                _subtract_overlaps(units, overlaps, slots[starts[chosen] : starts[chosen + 1]], weight, gain)
+
+        return subtract
+
+
+def _sparse_matrix(content: tuple, shape: tuple[int, int]) -> Any:
+    """Return a sparse matrix; scipy.sparse takes 0.2 s to import, and little else needs it."""
+    from scipy import sparse
+
+    return sparse.csr_matrix(content, shape=shape)
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _subtract_overlaps(units, overlaps, slots, weight, gain):
+    width = units.shape[1]
+    for slot in slots:
+        sample, place = slot // width, slot % width
+        for other in range(width):
+            gain[units[sample, other]] -= weight * overlaps[sample, place, other]
 
 
 # A compiled loop, not torch: gathering the atoms of a batch would take B x k x d numbers.

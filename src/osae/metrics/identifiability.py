@@ -9,18 +9,25 @@ m-sparse code is the only one of its sparsity whenever 2m < 1 + 1/mu, that is
 
 The paper states the condition as mu (m-1) < 1. This only implies that any m atoms are independent; two
 different m-sparse codes of the same point need 2m dependent atoms, hence the usual condition above.
+
+The condition is sufficient, and far from necessary: codes of m units are unique if and only if the spark is
+above 2m. A restricted isometry constant of order 2m below 1 is sufficient as well. Atoms in general position
+have a spark of rank + 1.
 """
 
+import itertools
 import math
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.metrics.matching import check_dictionary, unit_rows
 
 _BLOCK = 2048  # rows of the Gram matrix held at once
+_SETS = 128  # sets of atoms held at once
 
 
 def coherence(dictionary: Float[Array, "K d"]) -> float:
@@ -54,23 +61,66 @@ def spark_bound(dictionary: Float[Array, "K d"]) -> float:
 def restricted_isometry(
     dictionary: Float[Array, "K d"], m: int, *, samples: int = 1000, seed: int = 0
 ) -> float:
-    """Return a lower bound on the restricted isometry constant of order m, from random sets of m atoms.
+    """Return the restricted isometry constant of order m, or a lower bound on it from random sets of m atoms.
 
     The constant is the smallest c with (1-c)|z|^2 <= |sum z_j d_j|^2 <= (1+c)|z|^2 for all m-sparse z. Its
-    exact value would require every set; the largest value over `samples` random sets is a lower bound.
+    exact value requires every set: it is returned if there are at most `samples` of them. Otherwise, the
+    largest value over `samples` random sets is a lower bound.
     """
     rows = _checked_rows(dictionary)
     if not 1 <= m <= len(rows):
         raise ValueError(f"m={m}: give 1 to {len(rows)}, the number of units.")
     if samples < 1:
         raise ValueError(f"samples={samples}: give at least 1.")
-    generator = torch.Generator().manual_seed(seed)
     worst = 0.0
-    for _ in range(samples):
-        chosen = rows[torch.randperm(len(rows), generator=generator)[:m]]
-        stretch = torch.linalg.eigvalsh(chosen @ chosen.T)
+    for sets in _sets_of_atoms(len(rows), m, samples, seed).split(_SETS):
+        stretch = torch.linalg.eigvalsh(rows[sets] @ rows[sets].mT)
         worst = max(worst, float((stretch - 1).abs().max()))
     return worst
+
+
+def _sets_of_atoms(units: int, m: int, samples: int, seed: int) -> Int[Tensor, "sets m"]:
+    """Return every set of m units if there are at most `samples`, else so many random ones."""
+    if math.comb(units, m) <= samples:
+        return torch.tensor(list(itertools.combinations(range(units), m)))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randperm(units, generator=generator)[:m] for _ in range(samples)])
+
+
+class Identifiability(NamedTuple):
+    """What is known about the uniqueness of m-sparse codes in a dictionary.
+
+    `coherence` below `coherence_limit` = 1/(2m-1) is sufficient; `spark_bound` is what it says about the
+    spark, `general_spark` is the spark of atoms in general position, and more than `spark_limit` = 2m (at
+    most K: a spark of K + 1 means that all atoms are independent) is necessary and sufficient. `isometry`
+    and `isometry_double` are `restricted_isometry` of order m and 2m (at most K).
+    """
+
+    active: int
+    coherence: float
+    coherence_limit: float
+    spark_bound: float
+    general_spark: int
+    spark_limit: int
+    isometry: float
+    isometry_double: float
+
+
+def identifiability(
+    dictionary: Float[Array, "K d"], m: int, *, samples: int = 2000, seed: int = 0
+) -> Identifiability:
+    """Return how coherent the atoms are, beside what the uniqueness of m-sparse codes asks for."""
+    double = min(2 * m, len(dictionary))
+    return Identifiability(
+        active=m,
+        coherence=coherence(dictionary),
+        coherence_limit=1 / (2 * m - 1),
+        spark_bound=spark_bound(dictionary),
+        general_spark=int(torch.linalg.matrix_rank(_checked_rows(dictionary))) + 1,
+        spark_limit=double,
+        isometry=restricted_isometry(dictionary, m, samples=samples, seed=seed),
+        isometry_double=restricted_isometry(dictionary, double, samples=samples, seed=seed),
+    )
 
 
 def _checked_rows(dictionary: Array) -> Float[Tensor, "K d"]:

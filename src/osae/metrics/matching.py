@@ -34,6 +34,12 @@ class Matching:
     def __len__(self) -> int:
         return len(self.left)
 
+    def swap(self) -> "Matching":
+        """Return the same pairs with left and right exchanged."""
+        order = self.right.argsort()
+        parts = self.right[order], self.left[order], self.similarity[order]
+        return Matching(*parts, optimal=self.optimal, gap=self.gap)
+
 
 def match(similarity: Float[Array, "Ka Kb"]) -> Matching:
     """Return the matching with the greatest total similarity, by scipy's exact dense solver.

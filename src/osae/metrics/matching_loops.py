@@ -15,11 +15,11 @@ import numpy as np
 class Problem(NamedTuple):
     """An unfinished matching. Partners are -1 where there is none; the arrays are changed in place."""
 
-    rows: np.ndarray  # (n, d) atoms of length one
+    rows: np.ndarray  # (n, d) atoms of length one; d is 0 for similarities of another kind
     columns: np.ndarray  # (m, d)
     absolute: bool
     candidates: np.ndarray  # (n, c+2) columns; the last two are the partner and the diagonal
-    values: np.ndarray  # (n, c+2) their cosines
+    values: np.ndarray  # (n, c+2) their cosines, known once the row was placed
     ceiling: np.ndarray  # (n,) no column but the candidates has C[i, j] - v_j above this
     u: np.ndarray  # (n,)
     v: np.ndarray  # (m,) prices
@@ -36,14 +36,13 @@ def make_problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, abso
     The diagonal stays a candidate throughout, so that a full matching within the candidates always exists.
     """
     n, m = len(rows), len(columns)
-    diagonal = np.einsum("nd,nd->n", rows, columns[:n])
     width = min(candidates, m) + 2
     return Problem(
         rows=rows,
         columns=columns,
         absolute=absolute,
         candidates=np.repeat(np.arange(n)[:, None], width, axis=1),
-        values=np.repeat((np.abs(diagonal) if absolute else diagonal)[:, None], width, axis=1),
+        values=np.full((n, width), np.nan),
         ceiling=np.full(n, np.inf),
         u=np.full(n, -np.inf),
         v=np.zeros(m),
@@ -60,12 +59,14 @@ def make_problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, abso
 def place_rows(p, chosen, products, margin):
     """Give each chosen row new candidates at the current prices, and the best partner among them.
 
-    Row r of `products` holds the cosines of row chosen[r], each with an error of at most `margin`. Rows are
-    placed one after the other: similar rows would otherwise all compete for the same few columns.
+    Row r of `products` holds the cosines of row chosen[r], each with an error of at most `margin`; those of
+    the candidates are computed from the atoms, unless there are none. Rows are placed one after the other:
+    similar rows would otherwise all compete for the same few columns.
     """
     for r in range(len(chosen)):
         i = chosen[r]
         _choose(p, i, products[r], margin)
+        _evaluate(p, i, products[r])
         p.u[i] = -np.inf
         for s in range(p.candidates.shape[1]):
             p.u[i] = max(p.u[i], p.values[i, s] - p.v[p.candidates[i, s]])
@@ -92,9 +93,16 @@ def _choose(p, i, products, margin):
     p.ceiling[i] = least[0] + margin if count < len(v) else -np.inf
     p.candidates[i, :count] = place
     p.candidates[i, -2] = p.column_of[i] if p.column_of[i] >= 0 else i
-    for s in range(count + 1):
-        cosine = _dot(p.rows[i], p.columns[p.candidates[i, s]])
-        p.values[i, s] = abs(cosine) if p.absolute else cosine
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _evaluate(p, i, products):
+    """Set the values of the candidates of row i, in double precision; without atoms, products are exact."""
+    for s in range(p.candidates.shape[1]):
+        j = p.candidates[i, s]
+        value = _dot(p.rows[i], p.columns[j]) if p.rows.shape[1] > 0 else products[j]
+        p.values[i, s] = abs(value) if p.absolute else value
 
 
 @numba.njit(cache=True)

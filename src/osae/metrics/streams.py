@@ -1,23 +1,29 @@
 """Consistency of the units' activations rather than of their atoms: correlations over an evaluation set.
 
-Shapes: N samples, B samples in a batch, Ka, Kb units, ka, kb entries in a sparse code.
+Shapes: N samples, B samples in a batch, Ka, Kb units, ka, kb entries in a sparse code, n rows of a block.
 
 The similarity of two units is the Pearson correlation of their activations on the same samples. A constant
 unit (most often a dead one) correlates with nothing: its similarity to every unit is 0, and it still takes
 part in the matching.
+
+Codes are kept sparse, 8 bytes for each active unit of a sample, and correlations are computed for a block of
+units at a time, so that the Ka x Kb matrix never exists.
 """
 
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import no_type_check
 
 import numba
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from osae.arrays import Array, as_tensor
+from osae.metrics.assignment import CERTIFIED, DENSE_PAIRS, FALLBACK_PAIRS, match_rows
 from osae.metrics.consistency import consistency_from
-from osae.metrics.matching import match
+from osae.metrics.matching import Matching, match
 from osae.metrics.sparse_codes import to_arrays
 
 
@@ -36,46 +42,6 @@ def stream_orderedness(za: Float[Array, "N Ka"], zb: Float[Array, "N Kb"]) -> fl
     return consistency_from(match(activation_similarity(za, zb))).orderedness
 
 
-class StreamCorrelation:
-    """Sums over batches of sparse codes, from which `similarity()` gives all Pearson correlations.
-
-    All in double precision, with one Ka x Kb matrix in memory. An entry of value zero is padding; apart from
-    padding, a unit occurs at most once in a sample's code.
-    """
-
-    def __init__(self, units_a: int, units_b: int) -> None:
-        self.samples = 0
-        self._sum_a, self._square_a = np.zeros(units_a), np.zeros(units_a)
-        self._sum_b, self._square_b = np.zeros(units_b), np.zeros(units_b)
-        self._product = np.zeros((units_a, units_b))
-
-    def update(
-        self,
-        values_a: Float[Array, "B ka"],
-        units_a: Int[Array, "B ka"],
-        values_b: Float[Array, "B kb"],
-        units_b: Int[Array, "B kb"],
-    ) -> None:
-        """Add the codes that both sides give to the same samples."""
-        if len(values_a) != len(values_b):
-            raise ValueError(f"{len(values_a)} samples of A and {len(values_b)} of B: give the same samples.")
-        codes_a = to_arrays(values_a, units_a, len(self._sum_a))
-        codes_b = to_arrays(values_b, units_b, len(self._sum_b))
-        _add_moments(*codes_a, self._sum_a, self._square_a)
-        _add_moments(*codes_b, self._sum_b, self._square_b)
-        _add_products(*codes_a, *codes_b, self._product)
-        self.samples += len(values_a)
-
-    def similarity(self) -> Float[Tensor, "Ka Kb"]:
-        """Return the Pearson correlations over all samples so far."""
-        if self.samples == 0:
-            raise ValueError("no samples yet: call update first.")
-        mean_a, scale_a = _mean_and_scale(self._sum_a, self._square_a, self.samples)
-        mean_b, scale_b = _mean_and_scale(self._sum_b, self._square_b, self.samples)
-        covariance = self._product / self.samples - np.outer(mean_a, mean_b)
-        return torch.from_numpy(np.clip(covariance * scale_a[:, None] * scale_b, -1.0, 1.0))
-
-
 def _standardise(z: Array) -> Tensor:
     """Return the columns centred and scaled to length one; zero where a column is constant."""
     z = as_tensor(z, "the code")
@@ -88,32 +54,178 @@ def _standardise(z: Array) -> Tensor:
     return centred / centred.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def _mean_and_scale(total: np.ndarray, square: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the units' means and 1 / standard deviation, the latter 0 for a constant unit."""
-    mean = total / samples
-    variance = square / samples - mean**2
-    constant = variance <= 1e-12 * square / samples
-    return mean, np.where(constant, 0.0, np.where(constant, 1.0, variance) ** -0.5)
+# --- sparse codes -----------------------------------------------------------------------------------
 
 
-# The scatter loops are numba, not torch: index_add_ would need the B x ka x kb products in memory.
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """The activations of an SAE's units on N samples: the entries of each sample's code, one after another.
+
+    Entries are those of sample i from `first[i]` to `first[i + 1]`; none of them is zero.
+    """
+
+    total: int
+    first: np.ndarray  # (N + 1,)
+    units: np.ndarray  # of each entry
+    values: np.ndarray  # of each entry, in single precision
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return len(self.first) - 1
+
+    @cached_property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """The units' means and 1 / standard deviation, the latter 0 for a constant unit."""
+        values = self.values.astype(np.float64)
+        mean = np.bincount(self.units, values, self.total) / self.samples
+        square = np.bincount(self.units, values**2, self.total) / self.samples
+        variance = square - mean**2
+        constant = variance <= 1e-12 * square
+        return mean, np.where(constant, 0.0, np.where(constant, 1.0, variance) ** -0.5)
+
+    def select(self, kept: Bool[Tensor, "K"]) -> "Stream":
+        """Return the stream of some of the units alone, which are counted anew."""
+        keep = kept.numpy()
+        inside = keep[self.units]
+        counted = np.concatenate([[0], np.cumsum(inside)])
+        place = np.cumsum(keep) - 1
+        units = place[self.units[inside]].astype(np.int32)
+        return Stream(int(keep.sum()), counted[self.first], units, self.values[inside])
+
+    def shift(self, samples: int) -> "Stream":
+        """Return the stream with its samples moved round by so many: each unit keeps its own statistics."""
+        turn = samples % self.samples
+        entry = self.first[turn]
+        counts = np.roll(np.diff(self.first), -turn)
+        first = np.concatenate([[0], np.cumsum(counts)])
+        return Stream(self.total, first, np.roll(self.units, -entry), np.roll(self.values, -entry))
 
 
-@numba.njit(cache=True)
+class StreamRecorder:
+    """Collects batches of sparse codes into a `Stream`.
+
+    An entry of value zero is padding; apart from padding, a unit occurs at most once in a sample's code.
+    """
+
+    def __init__(self, units: int) -> None:
+        self.total, self.samples = units, 0
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def update(self, values: Float[Array, "B k"], units: Int[Array, "B k"]) -> None:
+        """Add the codes of a batch."""
+        numbers, places = to_arrays(values, units, self.total)
+        active = numbers != 0
+        self._parts.append(
+            (active.sum(1), places[active].astype(np.int32), numbers[active].astype(np.float32))
+        )
+        self.samples += len(numbers)
+
+    def stream(self) -> Stream:
+        """Return what was collected."""
+        if self.samples == 0:
+            raise ValueError("no samples yet: call update first.")
+        counts, units, values = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        return Stream(self.total, np.concatenate([[0], np.cumsum(counts)]), units, values)
+
+
+# --- matching ---------------------------------------------------------------------------------------
+
+
+def match_streams(a: Stream, b: Stream, *, tolerance: float = CERTIFIED) -> Matching:
+    """Return the one-to-one matching of units with the greatest total correlation.
+
+    Every unit of the smaller side is matched. The result is certified, as that of `match_atoms` is; a larger
+    `tolerance` than the usual accepts a total that is smaller by that share, which may be found sooner.
+    """
+    if a.samples != b.samples:
+        raise ValueError(f"{a.samples} samples of A and {b.samples} of B: give the same samples.")
+    if a.total * b.total <= DENSE_PAIRS:
+        return match(correlate(a, b))
+    swapped = a.total > b.total
+    small, large = (b, a) if swapped else (a, b)
+    found = _match_active(small, large, tolerance)
+    if found.gap > tolerance and a.total * b.total <= FALLBACK_PAIRS:
+        return match(correlate(a, b))
+    return found.swap() if swapped else found
+
+
+def _match_active(small: Stream, large: Stream, tolerance: float) -> Matching:
+    """Return the best matching: of the units that vary first, then of constant ones with what is left.
+
+    A constant unit adds nothing to the total wherever it goes. So this is the best matching of all units,
+    unless some unit that varies would rather have a constant partner than the one it gets.
+    """
+    sides = [torch.from_numpy(one.moments[1] > 0) for one in (small, large)]
+    counts = [int(side.sum()) for side in sides]
+    if counts == [small.total, large.total] or 0 in counts:
+        return _match_all(small, large)[0]
+    rows, columns = (side.nonzero().flatten() for side in sides)
+    one, other = (stream.select(side) for stream, side in zip((small, large), sides, strict=True))
+    more = counts[0] > counts[1]
+    found, worth = _match_all(other, one) if more else _match_all(one, other)
+    gap = found.gap + float(worth.clamp_max(0).abs().sum()) / max(abs(float(found.similarity.sum())), 1.0)
+    if gap > tolerance:
+        return _match_all(small, large)[0]
+    found = replace(found.swap() if more else found, gap=gap, optimal=gap <= CERTIFIED)
+    return _add_constant(found, rows, columns, small.total, large.total)
+
+
+def _match_all(small: Stream, large: Stream) -> tuple[Matching, Float[Tensor, "n"]]:
+    by_unit = _sort_by_unit(small)
+    return match_rows(lambda chosen: correlate_rows(small, by_unit, large, chosen), small.total, large.total)
+
+
+def _add_constant(
+    found: Matching, rows: Int[Tensor, "r"], columns: Int[Tensor, "c"], n: int, m: int
+) -> Matching:
+    """Return the matching of some rows and columns, with the remaining ones matched in their order."""
+    left, right = rows[found.left], columns[found.right]
+    free_rows, free_columns = (
+        torch.from_numpy(np.setdiff1d(np.arange(total), used.numpy()))
+        for total, used in ((n, left), (m, right))
+    )
+    left = torch.cat([left, free_rows])
+    right = torch.cat([right, free_columns[: len(free_rows)]])
+    similarity = torch.cat([found.similarity, torch.zeros(len(free_rows), dtype=torch.float64)])
+    order = left.argsort()
+    return Matching(left[order], right[order], similarity[order], optimal=found.optimal, gap=found.gap)
+
+
+def correlate(a: Stream, b: Stream) -> Float[Tensor, "Ka Kb"]:
+    """Return the Pearson correlations of all units of A with all units of B."""
+    return torch.from_numpy(correlate_rows(a, _sort_by_unit(a), b, np.arange(a.total)))
+
+
+def correlate_rows(
+    a: Stream, by_unit: tuple[np.ndarray, np.ndarray, np.ndarray], b: Stream, chosen: np.ndarray
+) -> np.ndarray:
+    """Return the Pearson correlations of the chosen units of A with all units of B, in double precision."""
+    products = np.zeros((len(chosen), b.total))
+    _add_products(chosen, *by_unit, b.first, b.units, b.values, products)
+    (mean_a, scale_a), (mean_b, scale_b) = a.moments, b.moments
+    products /= a.samples
+    products -= np.outer(mean_a[chosen], mean_b)
+    products *= scale_a[chosen][:, None]
+    products *= scale_b
+    return np.clip(products, -1.0, 1.0, out=products)
+
+
+def _sort_by_unit(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the entries unit by unit: where each unit's begin, their samples, and their values."""
+    order = np.argsort(stream.units, kind="stable")
+    samples = np.repeat(np.arange(stream.samples, dtype=np.int32), np.diff(stream.first))
+    first = np.searchsorted(stream.units[order], np.arange(stream.total + 1))
+    return first, samples[order], stream.values[order]
+
+
+# A compiled loop: as a product of sparse matrices it would take the memory of a dense one.
+@numba.njit(cache=True, nogil=True)
 @no_type_check
-def _add_moments(values, units, total, square):
-    for i in range(values.shape[0]):
-        for s in range(values.shape[1]):
-            total[units[i, s]] += values[i, s]
-            square[units[i, s]] += values[i, s] ** 2
-
-
-@numba.njit(cache=True)
-@no_type_check
-def _add_products(values_a, units_a, values_b, units_b, product):
-    for i in range(values_a.shape[0]):
-        for s in range(values_a.shape[1]):
-            if values_a[i, s] != 0:
-                row = product[units_a[i, s]]
-                for t in range(values_b.shape[1]):
-                    row[units_b[i, t]] += values_a[i, s] * values_b[i, t]
+def _add_products(chosen, first_a, samples, values_a, first_b, units_b, values_b, products):
+    for r in range(len(chosen)):
+        row = products[r]
+        for e in range(first_a[chosen[r]], first_a[chosen[r] + 1]):
+            i, value = samples[e], np.float64(values_a[e])
+            for t in range(first_b[i], first_b[i + 1]):
+                row[units_b[t]] += value * values_b[t]

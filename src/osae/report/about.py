@@ -71,6 +71,8 @@ def _experiment(result: ExperimentResult, folder: Path) -> About:
         "World": describe_world(result.world),
         "Seeds": describe_seeds(result.seeds),
         "Time": f"{result.seconds:,.0f} s" if result.seconds else "",
+        "Training": f"{result.training_seconds:,.0f} s in all" if result.training_seconds else "",
+        "Commit": result.commit or "",
         "Versions": _versions(result.versions),
     }
     found = [replace(figure, file=str(folder / figure.file)) for figure in result.figures]

@@ -15,7 +15,10 @@ BOLD = (
     "Bold: the best mean in a column, and every mean that cannot be told apart from it, because their "
     "intervals overlap or the numbers print the same."
 )
-BY_CHANCE = "By chance: the level of unrelated dictionaries of the same shape."
+BY_CHANCE = (
+    "By chance: the level of unrelated dictionaries of the same shape, with the mean and covariance of the "
+    "atoms compared (isotropic: with neither); of activations, after moving one side on by half of the rows."
+)
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,39 @@ def lines_by_prefix(
         _legend_below(figure, grid)
 
 
+def panels_by_method(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, Interval | None]]]],
+    key: str,
+    path: Path | str,
+    *,
+    title: str,
+    x_label: str,
+    log_x: bool = False,
+) -> None:
+    """Draw one measure in a panel per method; each has lines by name, from light to dark, with intervals.
+
+    A line is a list of points (x, value).
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    across = min(len(panels), 3)
+    down = math.ceil(len(panels) / across)
+    shades = colormaps["viridis_r"]
+    with _figure(path, (3.1 * across + 0.4, 2.5 * down + 1.2)) as figure:
+        grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+        for axes, (method, lines) in zip(grid.flat, panels.items(), strict=False):
+            for place, (name, points) in enumerate(lines.items()):
+                shade = shades(0.1 + 0.9 * place / max(1, len(lines) - 1))
+                _line_and_band(axes, points, name, Look(to_hex(shade), "osD^vPh<"[place % 8]))
+            if log_x:
+                axes.set_xscale("log")
+            axes.set_title(_name(method))
+        figure.suptitle(_plain(f"{title}: {_panel_title(measure(key))}"))
+        _label_lowest(grid, len(panels), x_label)
+        _legend_below(figure, grid)
+
+
 def _points(line: Mapping[str, Any]) -> list[tuple[float, Interval | None]]:
     """Return each length of a curve with its mean and interval; None where there is no number."""
     nothing = [None] * len(line["prefix"])

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from osae.files import atomic_write, seal
 from osae.measures import Measure, measure
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
 Record = dict[str, Any]
-
-ELSEWHERE = "it was probably trained on other activations."  # where an SAE explains less than the mean does
+Over = Literal["runs", "pairs", "crossed"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,10 @@ class Interval:
         "lower end of the 95 % interval of the mean; null for a single value", default=None
     )
     high: float | None = doc("upper end of the interval", default=None)
+    over: Over | None = optional(
+        'what the values belong to: "runs", "pairs" of runs, or runs "crossed" with other runs'
+    )
+    values: Mapping[str, float] | None = optional('the values, by seed ("3") or pair of seeds ("0-3")')
 
     def ends(self) -> tuple[float, float]:
         """Return the ends of the interval; the mean itself where there is none."""

@@ -78,9 +78,9 @@ def _object(value: Any) -> dict[str, Any]:
     return found | to_json(extra()) if extra else found
 
 
-def optional(text: str) -> Any:
+def optional(text: str, *, kw_only: bool = False) -> Any:
     """Declare a field that may be None, and then has no key in JSON."""
-    return dataclasses.field(default=None, metadata={"doc": text, "optional": True})
+    return dataclasses.field(default=None, kw_only=kw_only, metadata={"doc": text, "optional": True})
 
 
 # --- reading ----------------------------------------------------------------------------------------

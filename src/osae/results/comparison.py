@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from osae.measures import ABOVE, CHANCE, fixed, measures_of
+from osae.measures import ABOVE, CHANCE, ISOTROPIC, fixed, measure, measures_of
 from osae.results.base import (
-    ELSEWHERE,
     Activations,
     Interval,
     Provenance,
@@ -19,7 +18,14 @@ from osae.results.base import (
     labels,
 )
 from osae.results.codec import doc, flat, optional
-from osae.results.subject import Reconstruction, SubjectInfo, format_names, note_lines
+from osae.results.subject import (
+    Reconstruction,
+    SubjectInfo,
+    difference_lines,
+    explain_misfit,
+    format_names,
+    note_lines,
+)
 
 Measures = Mapping[str, float | None]
 Intervals = Mapping[str, Interval | None]
@@ -30,7 +36,6 @@ CSV_COLUMNS = (
     *(f"above_{level}" for level in ABOVE),
     *("stream_stability", "stream_orderedness", "optimal", "gap"),
 )
-_SHOWN_CHANCE = "stability"  # the chance level of orderedness is the same for all pairs: a remark states it
 _STREAM = ("stability", "orderedness")
 _PREFIX_TABLES = 3  # pairs of different recipes whose prefixes are shown one by one; of more, the means are
 
@@ -54,13 +59,30 @@ class ComparedSAE(SubjectInfo):
 class ChanceLevel:
     """What unrelated dictionaries of the same shape score."""
 
-    stability: float = doc("mean stability of pairs of random dictionaries")
+    stability: float = doc(
+        "mean stability of pairs of random dictionaries, drawn with the mean and covariance of all atoms "
+        "that were compared unless options.chance says otherwise"
+    )
     stability_std: float | None = doc("standard deviation over the draws; null after a single one")
     orderedness: float = doc("mean orderedness: 0, or 1 for a single unit; exact")
     orderedness_std: float = doc(
         "standard deviation of orderedness: 1 / sqrt(n - 1) for n matched pairs; exact"
     )
     draws: int = doc("number of pairs of random dictionaries that were drawn")
+    isotropic: float | None = optional("mean stability of isotropic random dictionaries")
+    stream_stability: float | None = optional(
+        "stability by activations after those of one SAE are moved on by half of the rows"
+    )
+
+    def of(self, key: str) -> Interval | float | None:
+        """Return the level of a measure; None if it has none."""
+        match key:
+            case "orderedness" | "stream_orderedness":
+                return Interval(self.orderedness, self.orderedness_std)
+            case "stream_stability":
+                return self.stream_stability
+            case _:
+                return self.stability
 
 
 @dataclass(frozen=True)
@@ -159,7 +181,7 @@ class PrefixSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over pairs. Intervals come from a bootstrap over SAEs, because pairs share SAEs."""
+    """Means over pairs, with intervals that allow for pairs that share an SAE."""
 
     JSON_EXTRA: ClassVar[dict[str, Any]] = {
         "above": {"description": "the intervals above_0.5, above_0.7 and above_0.9, by level"}
@@ -197,6 +219,10 @@ class ComparisonOptions:
     dead: Literal["keep", "drop"] = doc("what was done with zero rows and with units that never fire")
     chance_draws: int | Literal["auto"] = doc(
         "pairs of random dictionaries drawn for each chance level; 0 for no chance levels"
+    )
+    chance: Literal["fitted", "isotropic"] | None = optional(
+        "how atoms were drawn for chance levels: with the mean and covariance of all that were compared, or "
+        "isotropic; absent in files of release 0.1.0, whose levels are isotropic"
     )
 
 
@@ -261,7 +287,7 @@ class Comparison(Result):
                 f" of {means.recipe}" if means.recipe else "",
                 means.prefixes,
                 levels,
-                f"Means over {means.pairs} pairs, ± standard deviation." if means.pairs > 1 else "",
+                f"Means over {means.pairs} pairs." if means.pairs > 1 else "",
             )
             for means in shown or (self.means,)
         ]
@@ -285,14 +311,19 @@ class Comparison(Result):
         levels = [pair.chance for pair in self.pairs if pair.chance]
         if not levels:
             return []
-        low, high = (fixed(end(level.stability for level in levels), 3) for end in (min, max))
-        stability = low if low == high else f"{low} to {high}"
+        stability = _range([level.stability for level in levels])
         widest = max(levels, key=lambda level: level.orderedness_std)
         order = f"{widest.orderedness:.0f} ± {fixed(widest.orderedness_std, 3)}"
-        return [f"Unrelated dictionaries have stability {stability} and orderedness {order}."]
+        if self.options.chance != "fitted":
+            return [f"Unrelated isotropic dictionaries have stability {stability}, orderedness {order}."]
+        isotropic = _range([level.isotropic for level in levels if level.isotropic is not None])
+        return [
+            "Unrelated dictionaries with the mean and covariance of these atoms have stability "
+            f"{stability} (isotropic ones {isotropic}), orderedness {order}."
+        ]
 
     def remarks(self) -> list[str]:
-        said = []
+        said = difference_lines(self.names, self.saes)
         if uncertified := [pair.matching.gap for pair in self.pairs if not pair.matching.optimal]:
             said.append(
                 f"Matchings that are not certified as optimal: {len(uncertified)}. A better one may have a "
@@ -309,11 +340,11 @@ class Comparison(Result):
         """Return a record for the pair, its length missing, and one for each prefix."""
         ends = dict.fromkeys(CSV_COLUMNS) | {"a": self.names[pair.a], "b": self.names[pair.b]}
         certificate = {"optimal": pair.matching.optimal, "gap": pair.matching.gap}
-        whole = ends | {CHANCE: _level(pair.chance)} | certificate | dict(pair.measures)
+        whole = ends | certificate | dict(pair.measures) | _chance_record(pair.chance)
         return [
             whole,
             *(
-                ends | {"length": prefix.length, CHANCE: _level(prefix.chance)} | dict(prefix.measures)
+                ends | {"length": prefix.length} | dict(prefix.measures) | _chance_record(prefix.chance)
                 for prefix in pair.prefixes
             ),
         ]
@@ -333,18 +364,40 @@ def _prefix_table(
 
 
 def _columns(scope: Literal["pair", "prefix"]) -> tuple[str, ...]:
-    """Return the measures in the order of their table, each chance level after its measure."""
-    keys = [entry.key for entry in measures_of(scope)]
-    place = keys.index(_SHOWN_CHANCE) + 1
-    return (*keys[:place], f"{_SHOWN_CHANCE}_{CHANCE}", *keys[place:])
+    """Return the measures in the order of their table, each followed by its chance levels.
+
+    Orderedness has nearly the same in all pairs: a sentence gives it.
+    """
+    found: list[str] = []
+    for entry in measures_of(scope):
+        found.append(entry.key)
+        if entry.chance and (scope == "prefix" or not entry.key.endswith("orderedness")):
+            found.append(f"{entry.key}_{CHANCE}")
+        found += [f"{entry.key}_{ISOTROPIC}"] if entry.key == "stability" else []
+    return tuple(found)
 
 
 def _values(measures: Mapping[str, Any], chance: ChanceLevel | None) -> dict[str, Any]:
-    return {**measures, f"{_SHOWN_CHANCE}_{CHANCE}": _level(chance)}
+    """Return the measures with their chance levels beside them."""
+    if chance is None:
+        return dict(measures)
+    known = {key for key, value in measures.items() if value is not None and measure(key).chance}
+    levels: dict[str, Any] = {f"{key}_{CHANCE}": chance.of(key) for key in known}
+    return {**measures, **levels, f"stability_{ISOTROPIC}": chance.isotropic}
 
 
-def _level(chance: ChanceLevel | None) -> float | None:
-    return chance.stability if chance else None
+def _chance_record(chance: ChanceLevel | None) -> Record:
+    """Return the levels for the CSV file."""
+    if chance is None:
+        return {}
+    extra = {"isotropic": chance.isotropic, "orderedness_std": chance.orderedness_std}
+    extra |= {"stream_stability": chance.stream_stability}
+    return {CHANCE: chance.stability} | {f"{CHANCE}_{key}": value for key, value in extra.items()}
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = fixed(min(values), 3), fixed(max(values), 3)
+    return low if low == high else f"{low} to {high}"
 
 
 def _mean_label(means: Summary) -> str:
@@ -367,8 +420,7 @@ def _range_sentence(pairs: Sequence[PairResult]) -> str:
     ranges = []
     for key in ("stability", "orderedness"):
         values = [value for pair in pairs if (value := pair.measures.get(key)) is not None]
-        low, high = fixed(min(values), 3), fixed(max(values), 3)
-        ranges.append(f"{key} {low}" if low == high else f"{key} {low} to {high}")
+        ranges.append(f"{key} {_range(values)}")
     many = f" ({len(pairs)} pairs)" if len(pairs) > 1 else ""
     return f"Across recipes{many}: {', '.join(ranges)}."
 
@@ -383,5 +435,5 @@ def _sae_remarks(name: str, sae: ComparedSAE, dead: str) -> list[str]:
         said.append(f"{name}: {inactive} of {sae.units} units never fire; {what}.")
     explained = sae.reconstruction.measures.get("explained_variance") if sae.reconstruction else None
     if explained is not None and explained < 0:
-        said.append(f"{name} explains less variance than the mean does: {ELSEWHERE}")
+        said.append(explain_misfit(name, sae.notes))
     return said

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from osae.measures import base_key
 from osae.results.base import Interval, Record, Result, Row, Table, as_interval
-from osae.results.codec import doc, flat
+from osae.results.codec import doc, flat, optional
 
 DEFAULT_COLUMNS = (
     "stability_pairs",
@@ -22,12 +22,26 @@ DEFAULT_COLUMNS = (
 
 
 @dataclass(frozen=True)
+class Tested:
+    """A statement behind a claim: a quantity that the claim says is above zero."""
+
+    about: str = doc("what is compared, and where")
+    outcome: str = doc('"true", "false" or "undecided", corrected for the number of statements')
+    part: str = doc("the part of the statement that speaks least for it, such as a prefix", default="")
+    mean: float | None = doc("the quantity there; null if it was not measured", default=None)
+    low: float | None = doc("lower end of its 95 % interval; null if it has none", default=None)
+    high: float | None = doc("upper end of the interval", default=None)
+    p_value: float | None = doc("two-sided p-value of zero, uncorrected", default=None)
+
+
+@dataclass(frozen=True)
 class Claim:
     """A claim held against the results: its words, what was found, and the verdict."""
 
     claim: str
     verdict: str
     found: str
+    tested: tuple[Tested, ...] = doc("the statements that the verdict rests on", default=())
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ class MethodRow:
     method: str = doc("name of the recipe or variant")
     paper: PublishedRow | None = doc("the published numbers, null if there are none", default=None)
     reference: bool = doc("shown for orientation only", default=False)
+    recipe: Mapping[str, Any] | None = optional("the full recipe of its training runs")
     measures: Mapping[str, Interval | float | None] = flat("numbers by measure", of="method")
 
     def mean(self, key: str) -> float:
@@ -85,6 +100,7 @@ class Section:
     columns: tuple[str, ...] | None = doc(
         "measures to show, if they differ from the common ones", default=None
     )
+    head: str | None = optional("what a row is, if not a method")
 
     def by_method(self) -> dict[str, MethodRow]:
         """Return the rows by the name of their method."""
@@ -110,7 +126,11 @@ class ExperimentResult(Result):
     notes: tuple[str, ...] = doc("what to know besides", default=())
     command: str = doc("the command line", default="")
     versions: Mapping[str, str] = doc("versions by name", default_factory=dict)
-    seconds: float | None = doc("seconds that the command took", default=None)
+    commit: str | None = optional('commit of osae\'s repository, with "+" if files were changed since')
+    seconds: float | None = doc("seconds that the command took, the last time it ran", default=None)
+    training_seconds: float | None = optional(
+        "seconds of the training runs of all SAEs in the folder, whenever they were trained"
+    )
 
     def by_method(self) -> dict[str, MethodRow]:
         """Return the rows by the name of their method."""
@@ -133,7 +153,7 @@ class ExperimentResult(Result):
         return [
             Table(
                 title=section.title or self.title,
-                head="Method",
+                head=section.head or "Method",
                 columns=section.columns or common,
                 rows=tuple(map(_table_row, section.rows)),
                 chance=_chance_of(section.columns or common, section.chance or self.chance),

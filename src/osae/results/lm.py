@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from osae.measures import MEASURES
-from osae.results.base import Interval
+from osae.results.base import Interval, Over
 from osae.results.codec import doc, flat, optional
 from osae.results.experiment import ExperimentResult, MethodRow, Section
 
@@ -36,11 +36,16 @@ class Curve:
     mean: tuple[float, ...] = doc("mean at each length")
     low: tuple[float, ...] | None = optional("lower ends of the intervals; absent if there are none")
     high: tuple[float, ...] | None = optional("upper ends of the intervals")
+    over: Over | None = optional('what the values belong to: "runs", "pairs", or runs "crossed" with others')
+    values: Mapping[str, tuple[float, ...]] | None = optional(
+        'the values at each length, by seed ("3") or pair of seeds ("0-3")'
+    )
 
     def at(self, i: int) -> Interval:
         """Return the mean at one of the lengths, with its interval."""
         low, high = (None if end is None else end[i] for end in (self.low, self.high))
-        return Interval(self.mean[i], low=low, high=high)
+        values = None if self.values is None else {key: found[i] for key, found in self.values.items()}
+        return Interval(self.mean[i], None, low, high, self.over, values)
 
 
 Curves = Mapping[str, Curve]  # by measure
@@ -56,6 +61,15 @@ class MethodCurves:
 
 
 @dataclass(frozen=True)
+class CrossedMoment:
+    """The agreement of a method's SAEs across two texts, at one moment of training."""
+
+    tokens: int = doc("tokens seen so far")
+    other_seed: Curves = doc("of different seeds, by measure")
+    same_seed: Curves = doc("of the same seed, by measure")
+
+
+@dataclass(frozen=True)
 class Crossing:
     """The agreement of a method's SAEs across two texts."""
 
@@ -63,23 +77,25 @@ class Crossing:
     method: str = doc("name of the recipe or variant")
     other_seed: Curves = doc("of different seeds, by measure")
     same_seed: Curves = doc("of the same seed, by measure")
+    moments: tuple[CrossedMoment, ...] = doc("the same in the course of training", default=())
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The agreement of two seeds at one moment of training, at every prefix length."""
+    """A method's SAEs at one moment of training."""
 
     tokens: int = doc("tokens seen so far")
-    values: Mapping[str, tuple[float, ...]] = flat("values at the prefix lengths, by measure")
+    explained_variance: Interval | None = doc("on held-out text", default=None)
+    seeds: Curves = doc("agreement of seeds, by measure", default_factory=dict)
+    start: Curves = doc("agreement of SAEs with their own start, by measure", default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Progression:
-    """The agreement of a method's first two seeds in the course of training."""
+    """A method's SAEs in the course of training."""
 
     place: Place = doc("where they were trained")
     method: str = doc("name of the recipe")
-    prefix: tuple[int, ...] = doc("prefix lengths")
     moments: tuple[Moment, ...] = doc("moments of training, in order")
 
 
@@ -116,7 +132,9 @@ class LMResult(ExperimentResult):
     curves: tuple[MethodCurves, ...] = doc("agreement of seeds on the same text", default=())
     crossings: tuple[Crossing, ...] = doc("agreement across texts", default=())
     progressions: tuple[Progression, ...] = doc("agreement in the course of training", default=())
-    own_starts: tuple[MethodCurves, ...] = doc("agreement of SAEs with their own start", default=())
+    own_starts: tuple[MethodCurves, ...] = doc(
+        "agreement of SAEs with their own start, at the end of training", default=()
+    )
     chance_curves: Curves = doc("levels of unrelated dictionaries, by measure", default_factory=dict)
     stitching: StitchingTable | None = doc("shares of stitched units, null if none were", default=None)
     trials: tuple[RateTrial, ...] = doc("trials of learning rates", default=())
@@ -205,6 +223,10 @@ def _upgrade_crossing(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _upgrade_moments(moments: list[Mapping[str, Any]]) -> dict[str, Any]:
-    lengths = moments[0]["lengths"] if moments else []
-    kept = [{key: value for key, value in moment.items() if key != "lengths"} for moment in moments]
-    return {"prefix": lengths, "moments": kept}
+    """Return moments of two seeds, with values at the prefix lengths, as curves without intervals."""
+    kept = []
+    for moment in moments:
+        values = {key: value for key, value in moment.items() if key not in ("tokens", "lengths")}
+        curves = {key: {"prefix": moment["lengths"], "mean": value} for key, value in values.items()}
+        kept.append({"tokens": moment["tokens"], "seeds": curves})
+    return {"moments": kept}

@@ -6,7 +6,7 @@ from typing import ClassVar
 from osae.measures import fixed
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, labels
 from osae.results.codec import doc
-from osae.results.subject import SubjectInfo, note_lines
+from osae.results.subject import SubjectInfo, difference_lines, note_lines
 
 _SHARES = ("novel", "reconstruction", "unchanged")
 _UNIT_COLUMNS = ("share_of_error", "frequency", "nearest", "cosine")
@@ -66,7 +66,8 @@ class Stitching(Result):
         ]
 
     def remarks(self) -> list[str]:
-        return note_lines(self._names(), (self.small, self.large))
+        names, saes = self._names(), (self.small, self.large)
+        return difference_lines(names, saes) + note_lines(names, saes)
 
     def records(self) -> list[Record]:
         known = {unit.unit: unit for unit in self.most_novel}

@@ -1,10 +1,12 @@
 """The SAEs that a result is about."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from osae.results.codec import doc, flat, optional
+
+_NAMED = 4  # SAEs named in a warning
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class SubjectInfo:
         'how the active units are selected, such as "TopK(k=32)"; null if only the matrices could be read'
     )
     notes: tuple[str, ...] = doc("what to know about how the file was read")
+    model: str | None = optional("the model that its activations come from; absent if unknown", kw_only=True)
+    place: str | None = optional("the place in the model; absent if unknown", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,42 @@ def format_names(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
     return [f"{name} ({sae.format})" for name, sae in zip(names, saes, strict=True)]
 
 
+def explain_misfit(name: str, notes: Sequence[str]) -> str:
+    """Return why an SAE may explain less variance than the mean does."""
+    otherwise = ", or what was assumed about its file is wrong: see its notes" if notes else ""
+    return (
+        f"{name} explains less variance than the mean does: it was probably trained on other activations"
+        f"{otherwise}."
+    )
+
+
 def note_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
     """Return what to know about how each SAE was read."""
     return [f"{name}: {note}" for name, sae in zip(names, saes, strict=True) for note in sae.notes]
+
+
+def difference_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
+    """Return a warning for each respect in which the SAEs are of different activations, by their files."""
+    models = {
+        name: (sae.model or "").rpartition("/")[2].lower() for name, sae in zip(names, saes, strict=True)
+    }
+    places = {name: sae.place or "" for name, sae in zip(names, saes, strict=True)}
+    return [
+        f"These SAEs are of different {what}s, and may differ for that reason alone: {listed}."
+        for what, said in (("model", models), ("place", places))
+        if (listed := _list_different(said))
+    ]
+
+
+def _list_different(said: dict[str, str]) -> str:
+    """Return who says what, if those who say something do not all say the same; at most a few of them."""
+    known = {name: value for name, value in said.items() if value}
+    if len(set(known.values())) < 2:
+        return ""
+    groups = {value: [name for name in known if known[name] == value] for value in known.values()}
+    return "; ".join(f"{_shorten(members)}: {value}" for value, members in groups.items())
+
+
+def _shorten(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

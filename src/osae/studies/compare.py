@@ -3,11 +3,8 @@
 Shapes: K, Ka, Kb units, d width.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite, prod
 from typing import Any, Literal
@@ -17,13 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from osae import metrics, passes
+from osae.devices import single_thread
 from osae.interop import Loaded
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
 from osae.progress import Progress, Steps
 from osae.results.base import Interval
 from osae.results.comparison import (
-    ChanceLevel,
     ComparedSAE,
     Comparison,
     ComparisonOptions,
@@ -34,6 +31,7 @@ from osae.results.comparison import (
     Summary,
 )
 from osae.results.subject import Reconstruction
+from osae.studies.chance import ChanceLevels
 from osae.studies.pairs import PAIR_MEASURES, PREFIX_MEASURES, PairView, PrefixView
 from osae.studies.subjects import (
     BATCH,
@@ -50,12 +48,13 @@ from osae.studies.subjects import (
     subject_fields,
 )
 
-_HELD_AT_ONCE = 2 * 1024**3  # bytes of correlations, of as many pairs as fit; one pair in any case
-_CHANCE_UNITS = 1024  # units drawn for a chance level by default, in 1 to 8 draws
+_STREAM_ENTRIES = 2**27  # active units of all codes that are kept to correlate them: 1 GB
+_NULL_TOLERANCE = 0.01  # how far below the best a matching of unrelated activations may be
 
 Couple = tuple[int, int]
 On = Literal["decoder", "encoder"]
 Dead = Literal["keep", "drop"]
+Chance = Literal["fitted", "isotropic"]
 
 
 def compare(
@@ -66,6 +65,7 @@ def compare(
     absolute: bool = False,
     on: On = "decoder",
     dead: Dead = "keep",
+    chance: Chance = "fitted",
     chance_draws: int | None = None,
     orientation: Orientation | None = None,
     progress: Progress | None = None,
@@ -81,11 +81,13 @@ def compare(
         on: compare the rows of the decoder or of the encoder.
         dead: "drop" leaves out units without a direction, and units that never fire on the data, before
             anything is measured; with "keep", a zero row has cosine 0 with every other row.
+        chance: draw chance levels with the mean and covariance of all atoms that are compared ("fitted",
+            with the isotropic level as a second number), or "isotropic" only.
         chance_draws: pairs of random dictionaries for each chance level; None chooses, 0 leaves them out.
         orientation: where the atoms of bare decoders are, in "rows" or in "columns".
         progress: called with (done, total, text) after each step.
     """
-    _check_options(on, dead, chance_draws)
+    _check_options(on, dead, chance, chance_draws)
     loaded = open_subjects(subjects, orientation)
     rows = [_rows_of(one, on) for one in loaded]
     _check_subjects(loaded, rows)
@@ -95,11 +97,12 @@ def compare(
         absolute=absolute,
         on=on,
         dead=dead,
+        chance=chance,
         chance_draws="auto" if chance_draws is None else chance_draws,
     )
     steps = Steps(progress)
     activations = None if data is None else open_rows(data)
-    seen = None if activations is None else _observe(loaded, rows, activations, dead, steps)
+    seen = None if activations is None else _observe(loaded, activations, steps)
     sides = [_side(one, None if seen is None else seen.fired[i], dead) for i, one in enumerate(rows)]
     pairs = _measure_pairs(sides, options, seen, steps)
     saes = tuple(_describe(one, sides[i], seen, i) for i, one in enumerate(loaded))
@@ -117,12 +120,14 @@ def compare(
 # --- checks -----------------------------------------------------------------------------------------
 
 
-def _check_options(on: str, dead: str, chance_draws: int | None) -> None:
+def _check_options(on: str, dead: str, chance: str, chance_draws: int | None) -> None:
     """Raise `ValueError` if an option has no meaning, before anything is read."""
     if on not in ("decoder", "encoder"):
         raise ValueError(f"on={on!r}: give 'decoder' or 'encoder'.")
     if dead not in ("keep", "drop"):
         raise ValueError(f"dead={dead!r}: give 'keep' or 'drop'.")
+    if chance not in ("fitted", "isotropic"):
+        raise ValueError(f"chance={chance!r}: give 'fitted' or 'isotropic'.")
     if chance_draws is not None and chance_draws < 0:
         raise ValueError(f"chance_draws={chance_draws}: give 0 for none, or a number of draws.")
 
@@ -201,16 +206,18 @@ def _measure_pairs(
 ) -> tuple[PairResult, ...]:
     couples = list(combinations(range(len(sides)), 2))
     lengths = {couple: _choose_lengths(options.prefixes, sides, couple) for couple in couples}
-    steps.total += sum(1 + len(chosen) for chosen in lengths.values())
-    streams = {} if seen is None else seen.streams
+    steps.total += sum(1 + len(chosen) + (seen is not None) for chosen in lengths.values())
     shapes = set(_shapes(sides, lengths))
-    chance = _Chance(sides[0].rows.shape[1], options, shapes)
+    chance = ChanceLevels(
+        [side.rows for side in sides],
+        shapes,
+        kind=options.chance or "isotropic",
+        draws=None if options.chance_draws == "auto" else options.chance_draws,
+        absolute=options.absolute,
+    )
     prepare_matching(*max(shapes, key=prod))
-    with _one_torch_thread(), chance:
-        return tuple(
-            _measure_pair(sides, couple, lengths[couple], chance, streams.get(couple), steps)
-            for couple in couples
-        )
+    with single_thread(), chance:
+        return tuple(_measure_pair(sides, couple, lengths[couple], chance, seen, steps) for couple in couples)
 
 
 def _shapes(sides: Sequence[_Side], lengths: Mapping[Couple, Sequence[int]]) -> Iterator[tuple[int, int]]:
@@ -234,8 +241,8 @@ def _measure_pair(
     sides: Sequence[_Side],
     couple: Couple,
     lengths: Sequence[int],
-    chance: "_Chance",
-    stream: metrics.Matching | None,
+    chance: ChanceLevels,
+    seen: "_Seen | None",
     steps: Steps,
 ) -> PairResult:
     left, right = sides[couple[0]], sides[couple[1]]
@@ -246,10 +253,14 @@ def _measure_pair(
     for length in lengths:
         prefixes.append(_measure_prefix(a, b, length, full, chance))
         steps(f"{couple[0]} and {couple[1]}, first {length}")
+    stream, null = (None, None) if seen is None else _match_streams(seen, sides, couple)
+    if seen is not None:
+        steps(f"{couple[0]} and {couple[1]}, activations")
     view = PairView(a, b, full, stream)
+    level = chance(len(a), len(b))
     return PairResult(
         *couple,
-        chance=chance(len(a), len(b)),
+        chance=level and replace(level, stream_stability=null),
         prefixes=tuple(prefixes),
         matching=_describe_matching(full, left, right),
         measures=_compute(PAIR_MEASURES, view),
@@ -257,7 +268,7 @@ def _measure_pair(
 
 
 def _measure_prefix(
-    a: Tensor, b: Tensor, length: int, full: metrics.Matching, chance: "_Chance"
+    a: Tensor, b: Tensor, length: int, full: metrics.Matching, chance: ChanceLevels
 ) -> PrefixResult:
     first, second = a[:length], b[:length]
     whole = len(first) == len(a) and len(second) == len(b)
@@ -281,121 +292,58 @@ def _describe_matching(full: metrics.Matching, left: _Side, right: _Side) -> Mat
     return MatchingResult(full.optimal, full.gap, pairs)
 
 
-class _Chance:
-    """The chance level by numbers of units, each computed once; None if no draws are asked for.
-
-    Within a `with` block the levels of the given shapes are computed by a second thread, small ones first,
-    while the first thread matches the SAEs.
-    """
-
-    def __init__(self, width: int, options: ComparisonOptions, shapes: Iterable[tuple[int, int]]):
-        self.width, self.absolute = width, options.absolute
-        self.draws = None if options.chance_draws == "auto" else options.chance_draws
-        ordered = sorted({(min(shape), max(shape)) for shape in shapes}) if self.draws != 0 else []
-        self._coming: dict[tuple[int, int], Future[ChanceLevel]] = {shape: Future() for shape in ordered}
-        self._wanted = True
-
-    def __enter__(self) -> "_Chance":
-        # a daemon, so that an interrupted command ends at once
-        threading.Thread(target=self._work, name="osae-chance", daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._wanted = False
-
-    def __call__(self, units_a: int, units_b: int) -> ChanceLevel | None:
-        shape = min(units_a, units_b), max(units_a, units_b)
-        return None if self.draws == 0 else self._coming[shape].result()
-
-    def _work(self) -> None:
-        for shape, future in self._coming.items():
-            if not self._wanted:
-                return
-            try:
-                future.set_result(self._draw(*shape))
-            except Exception as error:
-                future.set_exception(error)
-
-    def _draw(self, small: int, large: int) -> ChanceLevel:
-        # at width 512 the standard error is then below 0.001 from 64 units on: more units have less spread
-        draws = min(8, max(1, _CHANCE_UNITS // large)) if self.draws is None else self.draws
-        level = metrics.chance_level(small, large, self.width, draws=draws, absolute=self.absolute)
-        return ChanceLevel(
-            stability=level.stability,
-            stability_std=_number(level.stability_std),
-            orderedness=level.orderedness,
-            orderedness_std=level.orderedness_std,
-            draws=level.draws,
-        )
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Give torch one thread within the block: its share of a matching is too small to be divided.
-
-    The large products are numpy's, which keeps its threads.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 # --- what the activations show ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What a pass over the activations shows of each SAE, and the matching of each pair by activations."""
+    """What a pass over the activations shows of each SAE: units that fire, reconstruction, codes."""
 
-    fired: dict[int, Bool[Tensor, "K"]] = field(default_factory=dict)
-    reconstructed: dict[int, metrics.ReconstructionResult] = field(default_factory=dict)
-    streams: dict[Couple, metrics.Matching] = field(default_factory=dict)
+    fired: list[Bool[Tensor, "K"]]
+    reconstructed: list[metrics.ReconstructionResult]
+    streams: list[metrics.Stream]
 
 
 @torch.no_grad()
-def _observe(
-    loaded: Sequence[Loaded],
-    rows: Sequence[Tensor],
-    data: Data,
-    dead: str,
-    steps: Steps,
-) -> _Seen:
-    """Return what one pass over the activations shows, for as many pairs as fit into memory at a time."""
-    saes = [check_runnable(one, data) for one in loaded]
-    seen = _Seen()
-    groups = list(_group(combinations(range(len(loaded)), 2), [one.units for one in loaded]))
-    steps.total += len(groups) * count_batches(data)
-    for group in groups:
-        involved = {i: saes[i] for i in sorted({i for couple in group for i in couple})}
-        sums = {i: metrics.Reconstruction(loaded[i].units) for i in involved if i not in seen.fired}
-        streams = {(i, j): metrics.StreamCorrelation(loaded[i].units, loaded[j].units) for i, j in group}
-        for x, codes in passes.encode_batches(involved, steps.each(data.batches(BATCH), "activations")):
-            for i, each in sums.items():
-                each.update(x, saes[i].decode(codes[i]), *codes[i])
-            for (i, j), stream in streams.items():
-                stream.update(*codes[i], *codes[j])
-        for i, each in sums.items():
-            seen.fired[i], seen.reconstructed[i] = each.fired, each.result()
-        for (i, j), stream in streams.items():
-            left, right = (_select(rows[end], seen.fired[end], dead) for end in (i, j))
-            seen.streams[i, j] = metrics.match(stream.similarity()[left][:, right])
-    return seen
+def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
+    """Return what one pass over the activations shows.
+
+    The codes of the first rows are kept, as many as fit into memory, to correlate them.
+    """
+    saes = dict(enumerate(check_runnable(one, data) for one in loaded))
+    steps.total += count_batches(data)
+    sums = [metrics.Reconstruction(one.units) for one in loaded]
+    codes_of = [metrics.StreamRecorder(one.units) for one in loaded]
+    entries = 0
+    for x, codes in passes.encode_batches(saes, steps.each(data.batches(BATCH), "activations")):
+        for i, code in codes.items():
+            sums[i].update(x, saes[i].decode(code, x), *code)
+        if entries < _STREAM_ENTRIES:
+            for i, code in codes.items():
+                codes_of[i].update(*code)
+                entries += int((code.values != 0).sum())
+    return _Seen(
+        [each.fired for each in sums], [each.result() for each in sums], [each.stream() for each in codes_of]
+    )
 
 
-def _group(couples: Iterable[Couple], units: Sequence[int]) -> Iterator[list[Couple]]:
-    """Yield the pairs in groups whose correlations, in double precision, fit into memory together."""
-    group, held = [], 0
-    for i, j in couples:
-        size = 8 * units[i] * units[j]
-        if group and held + size > _HELD_AT_ONCE:
-            yield group
-            group, held = [], 0
-        group.append((i, j))
-        held += size
-    yield group
+def _match_streams(seen: _Seen, sides: Sequence[_Side], couple: Couple) -> tuple[metrics.Matching, float]:
+    """Return the matching by activations, and the stability that is left when one side is shifted.
+
+    Half way round, samples have nothing to do with each other, while each unit keeps its own statistics.
+    """
+    a, b = (_select_units(seen.streams[i], sides[i]) for i in couple)
+    shifted = metrics.match_streams(a, b.shift(b.samples // 2), tolerance=_NULL_TOLERANCE)
+    return metrics.match_streams(a, b), float(shifted.similarity.mean())
+
+
+def _select_units(stream: metrics.Stream, side: _Side) -> metrics.Stream:
+    """Return the stream of the units that take part."""
+    if len(side.units) == stream.total:
+        return stream
+    kept = torch.zeros(stream.total, dtype=torch.bool)
+    kept[side.units] = True
+    return stream.select(kept)
 
 
 # --- what the result says ---------------------------------------------------------------------------
@@ -438,7 +386,7 @@ def _group_means(saes: Sequence[ComparedSAE], pairs: Sequence[PairResult]) -> tu
 
 
 def _summarise(pairs: Sequence[PairResult], *, recipe: str | None = None) -> Summary:
-    """Return means over the pairs, with intervals from a bootstrap over the SAEs."""
+    """Return means over the pairs, with intervals that allow for pairs that share an SAE."""
     lengths = sorted({prefix.length for pair in pairs for prefix in pair.prefixes})
     return Summary(
         pairs=len(pairs),
@@ -459,9 +407,4 @@ def _summarise_prefix(pairs: Sequence[PairResult], length: int) -> PrefixSummary
 def _interval(values: Iterable[tuple[PairResult, float | None]]) -> Interval | None:
     """Return mean, spread and interval over pairs; None without values. A single pair has no spread."""
     known = {(pair.a, pair.b): value for pair, value in values if value is not None}
-    if not known:
-        return None
-    if len(known) == 1:
-        return Interval(next(iter(known.values())))
-    found = metrics.pair_interval(known)
-    return Interval(found.mean, found.std, found.low, found.high)
+    return metrics.pair_interval(known) if known else None

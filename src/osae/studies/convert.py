@@ -19,8 +19,8 @@ def convert(
 ) -> interop.Loaded:
     """Write the SAE to the folder `out`, in the files of the library `to`, and return what was read.
 
-    Raise `ValueError` if anything would be lost. `model` and `layer` fill the fields that the other library
-    has for them.
+    Raise `ValueError` if anything would be lost. What the file says about the model is kept; `model` and
+    `layer`, the block whose output the activations are, override it.
     """
     loaded = open_subject(subject, orientation)
     interop.convert(loaded, out, to=to, model=model, layer=layer)

@@ -14,7 +14,6 @@ from osae.devices import choose_device
 from osae.interop import Loaded
 from osae.model import SAE
 from osae.progress import Progress, Steps
-from osae.results.base import ELSEWHERE
 from osae.results.evaluation import (
     EvaluatedSAE,
     Evaluation,
@@ -23,6 +22,7 @@ from osae.results.evaluation import (
     PrefixReconstruction,
     SplicedCrossEntropy,
 )
+from osae.results.subject import explain_misfit
 from osae.studies.splice import Losses, open_language, splice_losses
 from osae.studies.subjects import (
     BATCH,
@@ -138,8 +138,9 @@ def _reconstruct(saes: Sequence[SAE], rows: Data, steps: Steps) -> list[_Sums]:
     for x, codes in passes.encode_batches(numbered, steps.each(rows.batches(BATCH), "activations")):
         for place, (whole, curve, firing) in enumerate(sums):
             code = codes[place]
-            whole.update(x, saes[place].decode(code), *code)
-            curve.update(*code, x - saes[place].decoder_bias)
+            scaled, offset = saes[place].unscale(code, x)
+            whole.update(x, saes[place].decode(code, x), *code)
+            curve.update(*scaled, x - offset)
             firing.update(*code)
     return sums
 
@@ -173,7 +174,7 @@ def _remarks(
         if _trained_on(one) == digest:
             said.append(f"{one.path} was trained on these very activations: they are not held out.")
         if (sae.measures["explained_variance"] or 0) < 0:
-            said.append(f"{one.path} explains less variance than the mean does: {ELSEWHERE}")
+            said.append(explain_misfit(one.path, one.notes))
     if losses is not None and not losses.zero > losses.clean:
         said.append("Zeros do not raise the model's cross-entropy: the share recovered means nothing here.")
     return said

@@ -9,7 +9,7 @@ the documentation follow.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from osae import metrics
@@ -39,11 +39,6 @@ class PrefixView:
     b: Float[Tensor, "lb d"]
     matching: metrics.Matching
     full: metrics.Matching
-
-    @property
-    def within(self) -> Bool[Tensor, "n"]:
-        """Return which pairs of the full matching have their left unit in the prefix."""
-        return self.full.left < self.length
 
 
 PairMeasure = Callable[[PairView], float | None]
@@ -131,15 +126,11 @@ def prefix_orderedness(prefix: PrefixView) -> float:
 
 @prefix_measure("stability_of_full")
 def stability_of_full(prefix: PrefixView) -> float | None:
-    """Return the mean cosine of the prefix's units in the matching of all; None if none is matched."""
-    similarity = prefix.full.similarity[prefix.within]
-    return float(similarity.mean()) if len(similarity) else None
+    """Return the mean cosine of the prefix's units in the matching of all, averaged over both sides."""
+    return metrics.within_prefix(prefix.full, prefix.length)[0]
 
 
 @prefix_measure("orderedness_of_full")
 def orderedness_of_full(prefix: PrefixView) -> float | None:
-    """Return the Spearman correlation of their places in the matching of all; None if none is matched."""
-    within = prefix.within
-    if not bool(within.any()):
-        return None
-    return metrics.rank_correlation(prefix.full.left[within], prefix.full.right[within])
+    """Return the Spearman correlation of their places in the matching of all, averaged over both sides."""
+    return metrics.within_prefix(prefix.full, prefix.length)[1]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from osae.data.shards import Shards, is_shards
 from osae.interop import Loaded, load
+from osae.interop.ancestry import own_words
 from osae.interop.bare import Orientation
 from osae.model import SAE
 from osae.results.base import Activations, Provenance
@@ -153,6 +154,8 @@ def subject_fields(one: Loaded) -> dict[str, Any]:
         "width": one.width,
         "sparsifier": None if one.sae is None else str(one.sae.config.sparsifier),
         "notes": tuple(one.notes),
+        "model": one.place.model,
+        "place": one.place.spot,
     }
 
 
@@ -168,8 +171,7 @@ def describe_rows(rows: Data) -> Activations:
 
 def own_provenance(one: Loaded) -> Mapping[str, Any]:
     """Return what the SAE's own file says about where it comes from; empty if it says nothing."""
-    found = one.metadata.get("provenance")
-    return found if isinstance(found, Mapping) else {}
+    return own_words(one.format, one.metadata)
 
 
 def describe_run() -> Provenance:

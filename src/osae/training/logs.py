@@ -56,6 +56,6 @@ def _id(folder: Path) -> str:
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers in a line, keyed by the SAE they belong to."""
-    skip = ("name", "step", "samples")
-    return {f"{line['name']}/{name}": value for name, value in line.items() if name not in skip}
+    """Return the numbers in a line, keyed by the SAE they belong to; those of a skipped batch are none."""
+    numbers = {name: value for name, value in line.items() if name not in ("name", "step", "samples")}
+    return {f"{line['name']}/{name}": value for name, value in numbers.items() if value is not None}

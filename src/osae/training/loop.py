@@ -3,34 +3,97 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from osae.data.source import Source
 from osae.devices import single_thread
 from osae.objective import Terms
+from osae.seeds import generator
+from osae.training.finite import NotFinite, OnNan, finite_rows
 from osae.training.member import Member
 
 SMALL_STEP = 100_000_000  # multiplications in the encoder per step; below, one thread takes about 1 ms
 Action = Callable[[int, list[Terms]], None]
 
 
-def train(members: Sequence[Member], source: Source, *, done: int = 0, after: Sequence[Action] = ()) -> None:
+def train(
+    members: Sequence[Member],
+    source: Source,
+    *,
+    done: int = 0,
+    after: Sequence[Action] = (),
+    on_nan: OnNan = "stop",
+) -> None:
     """Train every member on one stream, from `done` finished steps on.
 
     Each action in `after` is called after every step with the number of finished steps and the members'
     terms; it decides for itself when it has something to do.
+
+    NaN or infinity in the data, the loss or a gradient raises `NotFinite` before it reaches any weights; with
+    `on_nan` "skip" the member leaves that batch out and counts it.
     """
     batch, steps = _check_stream(members, source)
-    turns = source.rows // batch
-    with single_thread() if _is_small(members) else nullcontext():
-        for step in range(done, steps):
-            index, turn = divmod(step, turns)
-            block = source.block(index)
-            terms = []
-            for member in members:
-                terms.append(member.advance(member.batch(block, index, turn), step))
-                member.revive_if_due(block, step + 1)
-                member.resort_if_due(block, step + 1)
-            for action in after:
-                action(step + 1, terms)
+    streams = {member.seed: Batches(source, member.seed, batch, on_nan) for member in members}
+    try:
+        with single_thread() if _is_small(members) else nullcontext():
+            for step in range(done, steps):
+                batches = {seed: stream.at(step) for seed, stream in streams.items()}
+                terms = []
+                for member in members:
+                    stream = streams[member.seed]
+                    where = f"block {stream.index}"
+                    terms.append(_advance(member, batches[member.seed], step, where=where, on_nan=on_nan))
+                    member.revive_if_due(stream.measured, step + 1)
+                    member.resort_if_due(stream.measured, step + 1)
+                for action in after:
+                    action(step + 1, terms)
+    finally:
+        source.forget()
+
+
+class Batches:
+    """The batches of a source in the order of one seed.
+
+    `measured` are the finite rows of the block that the last batch ended in, and `index` is its number.
+    """
+
+    def __init__(self, source: Source, seed: int, size: int, on_nan: OnNan = "stop"):
+        self.source, self.seed, self.size, self.on_nan = source, seed, size, on_nan
+        self.index, self.measured = -1, Tensor()
+        self._block, self._order = Tensor(), Tensor()
+
+    def at(self, step: int) -> Float[Tensor, "B d"]:
+        """Return batch number `step` (from 0)."""
+        pieces = []
+        for index, start, stop in self.source.parts(step, self.size):
+            self._open(index, step)
+            pieces.append(self._block.index_select(0, self._order[start:stop]))
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _open(self, index: int, step: int) -> None:
+        if index == self.index:
+            return
+        self._block = self.measured = Tensor()  # freed before another one is read
+        self._block = self.source.block(index, self.seed)
+        self._order = torch.randperm(len(self._block), generator=generator(self.seed, "order", index))
+        self.measured = finite_rows(self._block, f"step {step + 1}, block {index}", self.on_nan)
+        self.index = index
+
+
+def _advance(member: Member, x: Tensor, step: int, *, where: str, on_nan: OnNan) -> Terms:
+    """Take one step of a member, or leave the batch out if it is not finite and may be skipped."""
+    try:
+        return member.advance(x, step)
+    except NotFinite as error:
+        if on_nan == "stop" or error.terms is None:
+            raise NotFinite(
+                f"{error}, in {where}; no weights were changed. Train with a lower rate than "
+                f"lr.peak={member.recipe.lr.peak:g}, or give --on-nan skip to leave such batches out."
+            ) from error
+        member.skipped += 1
+        return error.terms
 
 
 def _check_stream(members: Sequence[Member], source: Source) -> tuple[int, int]:
@@ -41,7 +104,9 @@ def _check_stream(members: Sequence[Member], source: Source) -> tuple[int, int]:
             "SAEs on one stream share batch and samples: train recipes that differ in them separately."
         )
     if source.rows < batch:
-        raise ValueError(f"batch={batch} exceeds the {source.rows} rows of a block: ask for a smaller batch.")
+        raise ValueError(
+            f"batch={batch} exceeds the {source.rows} rows that there are: ask for a smaller batch."
+        )
     return batch, steps
 
 

@@ -16,6 +16,7 @@ from osae.revival import AuxK, Resample, Split
 from osae.schedule import active_units, evenly, frozen_units, learning_rate, placed_units
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
+from osae.training.finite import NotFinite, are_finite, warn_if_exploded
 from osae.training.revive import revive
 from osae.training.start import start_sae
 from osae.training.weights import Weights
@@ -46,7 +47,8 @@ class Member:
         trained = [p for p in self.weights.named().values() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=recipe.lr.peak, fused=True)
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.skipped = 0  # batches left out because their loss or gradients were not finite
+        self._first_loss, self._warned = -1.0, False
         self._set_schedules()
 
     def _set_schedules(self) -> None:
@@ -67,34 +69,39 @@ class Member:
 
     def _draw_prefix_weights(self, *step: int) -> Tensor:
         source = generator(self.seed, "prefix", *step)
-        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source).to(self.device)
-
-    def batch(self, block: Float[Tensor, "N d"], index: int, turn: int) -> Float[Tensor, "B d"]:
-        """Return batch number `turn` of block number `index`, in this seed's own order."""
-        if self._order[0] != index:
-            self._order = (index, torch.randperm(len(block), generator=generator(self.seed, "order", index)))
-        size = self.recipe.batch
-        return block.index_select(0, self._order[1][turn * size : (turn + 1) * size]).to(self.device)
+        return prefix_weights(self.recipe.prefix, self.recipe.sae.units, source)
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
-        """Take the optimizer step that x asks for, and return the terms of the loss before it."""
+        """Take the optimizer step that x asks for, and return the terms of the loss before it.
+
+        Raise `NotFinite`, with nothing changed, if the loss or a gradient is NaN or infinite.
+        """
         terms = self.terms(x, step)
-        self.descend(terms, step)
+        self._differentiate(terms, step)
+        self._step(step)
+        self._count(terms.code, step)
         return terms.detach()
 
     def terms(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """Return the terms of the loss on x, with the schedules at this step."""
         weights = self._draw_prefix_weights(step) if self._drawn else self._prefix_weights
         aux = self.recipe.revival if isinstance(self.recipe.revival, AuxK) else None
-        x = x * self.scale
+        x = x.to(self.device) * self.scale
         return objective(self.sae, x, k=self.k_at(step), weights=weights, dead=self.dead(step), aux=aux)
 
-    def descend(self, terms: Terms, step: int) -> None:
-        """Take the optimizer step that these terms ask for, and update the counters."""
+    def _differentiate(self, terms: Terms, step: int) -> None:
+        """Compute the gradients of all parameters; raise `NotFinite` if they or the loss are not finite."""
         self.weights.zero_grad()
         terms.total.backward()
-        self._step(step)
-        self._count(terms.code, step)
+        self.weights.pull_back()
+        gradients = [p.grad for p in self.weights.named().values() if p.grad is not None]
+        if not are_finite([terms.total, *gradients]):
+            part = "the loss" if not are_finite([terms.total]) else "a gradient"
+            raise NotFinite(f"{self.name}: {part} is NaN or infinite at step {step + 1}", terms.detach())
+        loss = float(terms.total.detach())
+        self._first_loss = loss if self._first_loss < 0 else self._first_loss
+        if not self._warned:
+            self._warned = warn_if_exploded(self.name, step + 1, loss, self._first_loss)
 
     def dead(self, step: int) -> Tensor | None:
         """Return which units have been inactive for too long; None if the recipe does not ask."""
@@ -107,7 +114,6 @@ class Member:
     def _step(self, step: int) -> None:
         """Take one optimizer step; the first `frozen` units and their moments do not move."""
         frozen = self.frozen_at(step)
-        self.weights.pull_back()
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
         kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
@@ -177,12 +183,16 @@ class Member:
         return [*atoms, *self.moments(atoms)]
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that a resumed run needs, by name; the rest follows from the recipe, seed and step."""
+        """Return all that a resumed run needs, by name; the rest follows from the recipe, seed and step.
+
+        Raise `NotFinite` if any of it is NaN or infinite: nobody could resume from that.
+        """
+        self._check_weights()
         tensors = {f"sae/{name}": tensor for name, tensor in self.weights.state().items()}
         for name, parameter in self.weights.named().items():
             state = self.optimizer.state.get(parameter, {})
             tensors |= {f"adam/{name}/{key}": value for key, value in state.items()}
-        return tensors | {"last_fired": self.last_fired}
+        return tensors | {"last_fired": self.last_fired, "skipped": torch.tensor(self.skipped)}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -192,10 +202,20 @@ class Member:
             if moments := _below(f"adam/{name}/", state):
                 self.optimizer.state[parameter] = {n: t.to(self.device) for n, t in moments.items()}
         self.last_fired.copy_(state["last_fired"])
+        self.skipped = int(state.get("skipped", 0))  # release 0.1.0 did not count them
 
     def finish(self) -> SAE:
         """Return the SAE in its current state, for raw activations: the input scale is folded in."""
+        self._check_weights()
         return self.sae.fold_scale(self.scale).cpu()
+
+    def _check_weights(self) -> None:
+        weights = self.weights.state().values()
+        if not are_finite([*weights, *self.moments(weights)]):
+            raise NotFinite(
+                f"{self.name}: a step has made weights NaN or infinite: "
+                f"train with a lower rate than lr.peak={self.recipe.lr.peak:g}."
+            )
 
 
 def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -47,7 +47,7 @@ def _resample(member: "Member", residual: Tensor, placed: int, done: int) -> Non
     which = which[which >= placed]
     if not len(which):
         return
-    error = residual.square().sum(-1).double().cpu()
+    error = residual.square().sum(-1).cpu().double()
     source = generator(member.seed, "resample", done)
     drawn = error.multinomial(len(which), replacement=True, generator=source)
     atoms = normalize(residual[drawn], dim=-1)

@@ -9,6 +9,7 @@ RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 
 import itertools
 import json
+import math
 import shutil
 import signal
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 
@@ -27,6 +28,7 @@ from osae.locks import LockedError, lock
 from osae.objective import Terms
 from osae.recipes import Recipe
 from osae.training import checkpoint
+from osae.training.finite import OnNan, finite_rows
 from osae.training.logs import Log
 from osae.training.loop import train
 from osae.training.member import Member
@@ -53,6 +55,7 @@ class RunConfig:
     source: SourceSpec
     snapshots: tuple[int, ...] = ()
     checkpoint_seconds: float = 60.0
+    on_nan: str = "stop"  # or "skip": batches whose loss is not finite
 
     def __post_init__(self):
         names = [recipe.name for recipe in self.recipes]
@@ -60,6 +63,8 @@ class RunConfig:
             raise ValueError(f"recipes {', '.join(names)}, seeds {self.seeds}: name each once.")
         if bad := [name for name in names if "/" in name or not name.strip(".")]:
             raise ValueError(f"recipe name {bad[0]!r} cannot name a folder: leave out slashes.")
+        if self.on_nan not in get_args(OnNan):
+            raise ValueError(f"on_nan={self.on_nan!r}: give one of {', '.join(get_args(OnNan))}.")
         most = min(recipe.samples for recipe in self.recipes)
         if late := [count for count in self.snapshots if not 0 <= count <= most]:
             raise ValueError(f"snapshot at {late[0]} samples: the run sees {most}, ask for at most that.")
@@ -114,15 +119,17 @@ def go(
     progress: Callable[[int, int, list[Terms]], None] | None = None,
     logs: Sequence[Log] = (),
     tell: Callable[[str], None] = lambda sentence: None,
+    on_nan: OnNan | None = None,
 ) -> list[Member]:
     """Train the members of the run to the end, from wherever its checkpoint is, and return them.
 
-    Every line of the log also goes to each of `logs`. `tell` is called with a sentence if the last checkpoint
-    is damaged and the run is resumed from the one before it. No other process can train the run meanwhile.
+    Every line of the log also goes to each of `logs`. `on_nan` overrides what the run was created with.
+    `tell` is called with a sentence if the last checkpoint is damaged and the run is resumed from the one
+    before it. No other process can train the run meanwhile.
     """
     config = read(folder)
     with lock(folder):
-        return _go(folder, config, device, progress, logs, tell)
+        return _go(folder, config, device, progress, logs, tell, on_nan or cast(OnNan, config.on_nan))
 
 
 def _go(
@@ -132,9 +139,10 @@ def _go(
     progress: Callable[[int, int, list[Terms]], None] | None,
     logs: Sequence[Log],
     tell: Callable[[str], None],
+    on_nan: OnNan,
 ) -> list[Member]:
     source = open_source(config.source, device)
-    first = source.block(0)
+    first = finite_rows(source.block(0), "block 0", on_nan)
     members = [
         Member(recipe, seed, first, device=device) for recipe in config.recipes for seed in config.seeds
     ]
@@ -145,7 +153,7 @@ def _go(
     with _stop_requests() as stop:
         keep = _Keeper(folder, config, members, stop, logs)
         show = [] if progress is None else [lambda at, terms: progress(at, members[0].recipe.steps, terms)]
-        train(members, source, done=done, after=[keep, *show])
+        train(members, source, done=done, after=[keep, *show], on_nan=on_nan)
     for member in members:
         member.finish().save(folder / member.name, provenance=provenance(member, config.source))
     return members
@@ -194,17 +202,21 @@ class _Keeper:
 
     def _log(self, done: int, terms: list[Terms]) -> None:
         lines = [_log_line(member, done, part) for member, part in zip(self.members, terms, strict=True)]
-        append_text(self.folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        append_text(self.folder / "log.jsonl", text)
         for line, log in itertools.product(lines, self.logs):
             log(line)
 
 
 def _log_line(member: Member, done: int, terms: Terms) -> dict:
     line = {"name": member.name, "step": done, "samples": done * member.recipe.batch}
-    line |= {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
+    numbers = {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
+    # those of a batch that was skipped are not numbers in JSON
+    line |= {key: number if math.isfinite(number) else None for key, number in numbers.items()}
     line["l0"] = float((terms.code.values > 0).sum(-1).float().mean())
     # the share of units that have not fired for a thousand steps, whatever the recipe calls dead
-    return line | {"inactive": float((done - member.last_fired > 1000).float().mean())}
+    line["inactive"] = float((done - member.last_fired > 1000).float().mean())
+    return line | ({"skipped": member.skipped} if member.skipped else {})
 
 
 def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:

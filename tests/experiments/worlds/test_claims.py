@@ -1,26 +1,45 @@
 """Verdicts follow from the numbers, whichever way they come out."""
 
+from dataclasses import replace
+
 import pytest
 
 from osae.config import to_json
 from osae.data.worlds import SparseWorld
-from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNTESTED
+from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNDECIDED, UNTESTED
 from osae.experiments.methods import SORTED_BY_GAIN, TOPK_OUR_SETTINGS
-from osae.experiments.worlds.claims import CLAIMS, FIFR, is_ahead, judge_correlated, judge_world
+from osae.experiments.worlds.claims import (
+    CLAIMS,
+    FIFR,
+    Compared,
+    Kind,
+    judge_compared,
+    judge_correlated,
+    judge_world,
+)
 from osae.measures import Measure, added
-from osae.results.base import Interval
+from osae.metrics.statistics import pairs_interval, runs_interval
 from osae.results.experiment import ExperimentResult, MethodRow, Section
 
 METHODS = ("vanilla", "topk", "topk-sorted-by-gain", "matryoshka-fixed", "matryoshka-random", "osae-paper")
 KEYS = ("stability_pairs", "stability_truth", "orderedness_pairs", "orderedness_truth", "mse", "fifr")
 
 
-def row(method, quality, **other):
+SEEDS = range(4)
+
+
+def spread(key, mean, noise):
+    """Values of seeds or pairs around a mean, with the same noise for every method of that noise."""
+    if key.endswith("_pairs"):
+        pairs = [(a, b) for a in SEEDS for b in SEEDS if a < b]
+        return pairs_interval({pair: mean + noise * (-1) ** i for i, pair in enumerate(pairs)})
+    return runs_interval({seed: mean + noise * (-1) ** seed for seed in SEEDS})
+
+
+def row(method, quality, noise=0.01, **other):
     """A row whose measures are all as good as `quality`, from 0 to 1."""
     values = dict.fromkeys(KEYS, quality) | {"mse": 1 - quality, "fifr": 1 - quality} | other
-    return MethodRow(
-        method, measures={key: Interval(v, None, v - 0.01, v + 0.01) for key, v in values.items()}
-    )
+    return MethodRow(method, measures={key: spread(key, v, noise) for key, v in values.items()})
 
 
 def judged(experiment, rows=(), sections=(), world=None):
@@ -48,21 +67,37 @@ def table(better, *names):
 def test_claims_of_table_1_hold_where_the_ordered_sae_leads():
     won = judged("toy", table(0.9, "osae-paper"))
     assert [claim.verdict for claim in won][:4] == [HOLDS] * 4
-    assert "6 of 6 comparisons, in 6 with intervals that do not overlap" in won[0].found
+    assert "True in all 6 comparisons" in won[0].found
+    assert len(won[0].tested) == 6
     assert verdicts("toy", table(0.1, "osae-paper"))[:4] == [FAILS] * 4
-    narrow = judged("toy", table(0.515, "osae-paper"))
-    assert "6 of 6 comparisons, in 0 with intervals" in narrow[0].found
-    assert [claim.verdict for claim in narrow][:4] == [HOLDS] * 4
-    within = table(0.505, "osae-paper")  # better, but within the interval
-    assert verdicts("toy", within)[:4] == [FAILS] * 4
     assert verdicts("toy", table(0.9, "osae-paper", "matryoshka-fixed"))[:3] == [PARTLY] * 3
 
 
-@pytest.mark.parametrize(("better", "ahead"), [("high", True), ("low", False)])
-def test_which_end_is_better_is_read_from_the_table_of_measures(better, ahead):
+def test_what_seeds_cannot_tell_apart_is_undecided():
+    assert verdicts("toy", table(0.5))[:4] == [UNDECIDED] * 4  # all alike
+    noisy = [row("osae-paper", 0.55, noise=0.2) if r.method == "osae-paper" else r for r in table(0.5)]
+    assert verdicts("toy", noisy)[:4] == [UNDECIDED] * 4
+    rival = [row("osae-paper", 0.55) if r.method == "osae-paper" else row(r.method, 0.5, 0.2) for r in noisy]
+    assert verdicts("toy", rival)[:4] == [UNDECIDED] * 4  # the rival's uncertainty counts as well
+
+
+def test_results_without_the_values_of_seeds_are_undecided():
+    bare = [
+        MethodRow(
+            r.method,
+            measures={key: replace(found, over=None, values=None) for key, found in r.measures.items()},
+        )
+        for r in table(0.9, "osae-paper")
+    ]
+    assert verdicts("toy", bare)[:4] == [UNDECIDED] * 4
+
+
+@pytest.mark.parametrize(("better", "verdict"), [("high", HOLDS), ("low", FAILS)])
+def test_which_end_is_better_is_read_from_the_table_of_measures(better, verdict):
     with added(Measure("glow", "Glow", "glow", better=better)):
-        assert is_ahead("glow", Interval(0.9, None, 0.8, 1.0), Interval(0.1)) == ahead
-        assert is_ahead("glow", Interval(0.1, None, 0.0, 0.2), Interval(0.9)) != ahead
+        claim = Compared("", Kind.AHEAD, "a", ("b",), ("glow",))
+        section = Section("", (row("a", 0.5, glow=0.9), row("b", 0.5, noise=0.02, glow=0.1)))
+        assert judge_compared(claim, [section]).verdict == verdict
 
 
 def test_what_was_not_trained_cannot_be_tested():
@@ -81,9 +116,8 @@ def test_the_error_that_goes_with_stability_is_told():
     straight = [row(f"m{q}", q, fifr=q) for q in levels]
     assert judge_correlated(FIFR, [turned]).verdict == HOLDS
     assert judge_correlated(FIFR, [straight]).verdict == FAILS
-    apart = [[row(f"m{q}", q, fifr=q, mse=1 - q) for q in levels]]  # FIFR ranks the wrong way within a world
-    apart.append([row(f"m{q}", 10 + q, fifr=q - 10, mse=11 - q) for q in levels])  # and right between them
-    assert judge_correlated(FIFR, apart).verdict != HOLDS
+    assert judge_correlated(FIFR, [turned, straight]).verdict == PARTLY
+    assert judge_correlated(FIFR, [[row(f"m{q}", q) for q in levels]]).verdict == UNDECIDED
     sorted_too = [*turned, row("topk-sorted", 0.9, fifr=1.0)]
     assert judge_correlated(FIFR, [sorted_too]) == judge_correlated(FIFR, [turned])
     assert judge_correlated(FIFR, [turned[:2]]).verdict == UNTESTED
@@ -137,11 +171,11 @@ def test_the_order_is_by_frequency_or_by_energy(frequency, energy, verdict):
 
 
 @pytest.mark.parametrize(
-    ("ordered", "plain", "verdict"), [(0.9999, 0.1, HOLDS), (0.9, 0.1, FAILS), (1.0, 1.0, FAILS)]
+    ("ordered", "plain", "verdict"), [(0.9999, 0.1, HOLDS), (0.9, 0.1, PARTLY), (0.9, 1.0, FAILS)]
 )
 def test_principal_directions(ordered, plain, verdict):
     rows = [
-        MethodRow(name, measures={"least_cosine": Interval(value, None, value, value)})
+        MethodRow(name, measures={"least_cosine": spread("least_cosine", value, 1e-6)})
         for name, value in (("ordered", ordered), ("plain", plain))
     ]
     assert verdicts("pca", rows) == [verdict]

@@ -37,6 +37,11 @@ class CompareOptions(ResultFiles):
     dead: Literal["keep", "drop"] = option(
         "whether zero rows, and units that never fire on --data, take part", default="keep"
     )
+    chance: Literal["fitted", "isotropic"] = option(
+        "how to draw random dictionaries for chance levels: with the mean and covariance of the atoms that "
+        "are compared, or isotropic",
+        default="fitted",
+    )
     chance_draws: int | None = option(
         "pairs of random dictionaries for each chance level; 0 for none",
         default=None,
@@ -64,6 +69,7 @@ def run(options: CompareOptions, line: str) -> int:
             absolute=options.absolute,
             on=options.on,
             dead=options.dead,
+            chance=options.chance,
             chance_draws=options.chance_draws,
             orientation=options.orientation,
             progress=progress,

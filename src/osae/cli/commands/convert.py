@@ -20,9 +20,11 @@ class ConvertOptions(Options):
     out: Path = option("new or empty folder", positional=True, metavar="OUT")
     to: Target = option("the library that is to read it")
     model: str | None = option(
-        "name of the model, for the other library's metadata", default=None, metavar="NAME"
+        "name of the model, if the file does not say or says it wrongly", default=None, metavar="NAME"
     )
-    layer: int | None = option("layer of the model, for the same", default=None, least=0)
+    layer: int | None = option(
+        "block of the model whose output the activations are, likewise", default=None, least=0
+    )
     orientation: Orientation | None = orientation_option()
 
 

@@ -54,6 +54,10 @@ def _describe_sae(loaded: "Loaded") -> Facts:
         ("atoms", f"norms {float(norms.min()):.4g} to {float(norms.max()):.4g}"),
         ("sha256", loaded.sha256),
     ]
+    if loaded.sae is not None and loaded.sae.config.scaling is not None:
+        facts.append(("scaling", f"{loaded.sae.config.scaling} of each input"))
+    place = loaded.place
+    facts += [(name, said) for name, said in (("model", place.model), ("place", place.spot)) if said]
     if zero := int((norms == 0).sum()):
         facts.append(("zero", f"{zero} units without a direction"))
     if loaded.path.endswith(".npy"):

@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> int:
     """Run the experiment, print its tables and claims, and write results, figures and a page."""
     from osae import report
+    from osae.experiments.jobs import sum_seconds
     from osae.locks import lock
-    from osae.versions import versions
+    from osae.versions import find_commit, versions
 
     started = time.perf_counter()
     with lock(options.out):
         with Progress(f"osae reproduce {experiment.name}") as progress:
             result = experiment.run(options, progress)
-        seconds = time.perf_counter() - started
-        result = replace(result, command=line, versions=versions(), seconds=seconds)
+        result = replace(
+            result,
+            command=line,
+            versions=versions(),
+            commit=find_commit(),
+            seconds=time.perf_counter() - started,
+            training_seconds=sum_seconds(options.out),
+        )
         page = report.write_experiment(result, options.out)
     report.show(result)
     print(f"Results: {options.out / 'results.json'}\nPage:    {page}")

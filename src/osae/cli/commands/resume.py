@@ -4,15 +4,16 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from osae.cli.command import Command
-from osae.cli.terminal import Progress, report_stop, say
+from osae.cli.terminal import Progress, plain_warnings, report_stop, say
 from osae.options import Options, device_option, option
 from osae.training.logs import KINDS
 
 if TYPE_CHECKING:
     from osae.objective import Terms
+    from osae.training.finite import OnNan
 
 
 def log_option() -> Any:
@@ -25,6 +26,16 @@ def log_option() -> Any:
     )
 
 
+def on_nan_option(default: str | None, shown: str | None = None) -> Any:
+    """Declare --on-nan."""
+    return option(
+        "if the loss is NaN or infinite: stop before any weights change, or skip the batch and count it",
+        default=default,
+        choices=("stop", "skip"),
+        shown=shown,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResumeOptions(Options):
     """The run, and where it continues."""
@@ -32,14 +43,15 @@ class ResumeOptions(Options):
     run: Path = option("folder of a run that was interrupted", positional=True, metavar="RUN")
     device: str = device_option("train")
     log: tuple[str, ...] = log_option()
+    on_nan: str | None = on_nan_option(None, "what `osae train` was given")
 
 
 def run(options: ResumeOptions, line: str) -> int:
     """Train the SAEs of the run to the end."""
-    return train_to_end(options.run, device=options.device, log=options.log)
+    return train_to_end(options.run, device=options.device, log=options.log, on_nan=options.on_nan)
 
 
-def train_to_end(folder: Path, *, device: str, log: Sequence[str]) -> int:
+def train_to_end(folder: Path, *, device: str, log: Sequence[str], on_nan: str | None = None) -> int:
     """Train the SAEs of a run from wherever it stands; return 128 + the signal if it is interrupted."""
     from osae.devices import choose_device
     from osae.report.text import visible
@@ -49,12 +61,13 @@ def train_to_end(folder: Path, *, device: str, log: Sequence[str]) -> int:
     names = [recipe.name for recipe in runs.read(folder).recipes]
     chosen = choose_device(device)
     try:
-        with Progress("osae train") as progress, open_logs(log, folder) as logs:
+        with Progress("osae train") as progress, plain_warnings(), open_logs(log, folder) as logs:
             members = runs.go(
                 folder,
                 device=chosen,
                 progress=lambda done, steps, terms: progress(done, steps, _losses(names, terms)),
                 logs=logs,
+                on_nan=cast("OnNan | None", on_nan),
                 tell=lambda sentence: say(f"osae: {sentence}"),
             )
     except runs.Interrupted as stopped:

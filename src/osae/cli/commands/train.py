@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from osae.cli import language
 from osae.cli.command import Command
-from osae.cli.commands.resume import log_option, train_to_end
+from osae.cli.commands.resume import log_option, on_nan_option, train_to_end
 from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.shared_options import DATA
 from osae.experiments.lm.settings import SETTINGS, find_setting
@@ -83,6 +83,7 @@ class TrainOptions(LanguageOptions, WorldOptions):
         "keep the SAEs after so many samples (0 is always kept)", default=(), metavar="N,...", least=0
     )
     checkpoint_seconds: float = option("time between checkpoints", default=60.0, least=0)
+    on_nan: str = on_nan_option("stop")
     log: tuple[str, ...] = log_option()
     device: str = device_option("train and to run the language model")
 
@@ -168,11 +169,13 @@ def run(options: TrainOptions, line: str) -> int:
     source, recipes = plan(options)
     from osae.training import run as runs
 
-    config = runs.RunConfig(recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds)
+    config = runs.RunConfig(
+        recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds, options.on_nan
+    )
     runs.create(options.out, config)
     try:
         return train_to_end(options.out, device=options.device, log=options.log)
-    except ValueError:  # the request cannot be met: once corrected, it may be made again
+    except (ValueError, TypeError, RuntimeError):  # once corrected, the request may be made again
         runs.forget(options.out)
         raise
 

@@ -52,7 +52,7 @@ def run_plan(plan: Plan, progress: Progress) -> LMResult:
         section, found = _measure_place(place, shelf, chance)
         sections.append(section)
         curves += found
-    measured = list(measure_training(shelf))
+    progressions = tuple(measure_training(shelf))
     enough = plan.seeds >= ENOUGH_SEEDS
     result = LMResult(
         experiment="lm",
@@ -64,8 +64,8 @@ def run_plan(plan: Plan, progress: Progress) -> LMResult:
         groups=plan.groups,
         curves=tuple(curves),
         crossings=tuple(measure_crossings(shelf)),
-        progressions=tuple(progression for progression, _ in measured),
-        own_starts=tuple(own for _, own in measured),
+        progressions=progressions,
+        own_starts=tuple(MethodCurves(one.place, one.method, one.moments[-1].start) for one in progressions),
         chance_curves=chance,
         stitching=measure_stitching(shelf, progress),
         trials=tuple(trials),
@@ -85,7 +85,7 @@ def _measure_place(
     for method in shelf.methods:
         group = shelf.group(place, method)
         curves.append(MethodCurves(place, method, measure_seeds(group, shelf.plan)))
-        rows.append(measure_row(method, group, curves[-1].curves, x))
+        rows.append(measure_row(method, shelf.recipe(place, method), group, curves[-1].curves, x))
     stability = chance["stability"]
     levels = {"stability": stability.mean[-1], "orderedness": 0.0}
     levels |= {f"stability_{n}": level for n, level in zip(stability.prefix, stability.mean, strict=True)}

@@ -1,7 +1,6 @@
 """The figures of the language-model part, each with its numbers as CSV beside it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from osae.results.lm import (
     Curves,
     LMResult,
     MethodCurves,
+    Moment,
     Place,
-    Progression,
     StitchingTable,
 )
 
@@ -28,7 +27,7 @@ def draw_figures(result: LMResult, out: Path) -> Iterator[Figure]:
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     yield from _draw_seeds(result, out)
     yield from _draw_crossings(result, out)
-    yield from _draw_progressions(result.progressions, out)
+    yield from _draw_progressions(result, out)
     yield from _draw_own_starts(result, out)
     if result.stitching:
         yield _draw_stitching(result.stitching, out)
@@ -88,36 +87,60 @@ def _draw_by_prefix(
 
 
 def _lists(curve: Curve) -> dict[str, tuple[float, ...]]:
-    """Return the parts of a curve that are there, by name."""
-    return {name: part for name, part in asdict(curve).items() if part is not None}
+    """Return the parts of a curve that are drawn, by name."""
+    parts = {name: getattr(curve, name) for name in ("prefix", "mean", "low", "high")}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
-def _draw_progressions(found: Sequence[Progression], out: Path) -> Iterator[Figure]:
-    """Draw the agreement of two seeds in the course of training, a figure for each place and measure."""
+def _draw_progressions(result: LMResult, out: Path) -> Iterator[Figure]:
+    """Draw agreement against tokens: of seeds, with the own start, and across texts."""
+    for place in dict.fromkeys(one.place for one in result.progressions):
+        mine = [one for one in result.progressions if one.place == place]
+        ways: dict[str, tuple[str, Callable[[Moment], Curves]]] = {
+            "tokens": ("Seeds on the same text", lambda moment: moment.seeds),
+            "start-tokens": ("Each SAE against its own start", lambda moment: moment.start),
+        }
+        for name, (words, select) in ways.items():
+            courses = {one.method: [(m.tokens, select(m)) for m in one.moments if select(m)] for one in mine}
+            yield from _draw_courses(courses, name, f"{words} ({place})", str(place), out)
+    for start in dict.fromkeys(one.start for one in result.crossings):
+        crossings = [one for one in result.crossings if one.start == start and len(one.moments) > 1]
+        courses = {one.method: [(m.tokens, m.same_seed) for m in one.moments] for one in crossings}
+        words = f"Two texts, the same seed (start from {start})"
+        yield from _draw_courses(courses, "crossed-tokens", words, start, out)
+
+
+def _draw_courses(
+    courses: Mapping[str, Sequence[tuple[int, Curves]]], name: str, words: str, where: str, out: Path
+) -> Iterator[Figure]:
+    """Draw both measures against tokens, a panel for each method with a line for each prefix."""
     from osae.report import figures
 
-    for place in dict.fromkeys(one.place for one in found):
-        mine = [one for one in found if one.place == place]
-        records = [record for one in mine for record in _records(one)]
-        for key in BOTH:
-            file = FOLDER / f"{file_name('tokens', key, place)}.png"
-            curves = {
-                one.method: ([m.tokens for m in one.moments], [m.values[key][-1] for m in one.moments])
-                for one in mine
+    courses = {method: found for method, found in courses.items() if found}
+    if not courses:
+        return
+    records = [record for method, found in courses.items() for record in _records(method, found)]
+    for key in BOTH:
+        file = FOLDER / f"{file_name(name, key, where)}.png"
+        panels = {
+            method: {
+                f"{length} units": [(float(tokens), curves[key].at(i)) for tokens, curves in found]
+                for i, length in enumerate(found[0][1][key].prefix)
             }
-            title = f"{place}: whole dictionary, seeds 0 and 1"
-            figures.curve(curves, out / file, title=title, x_label="tokens seen", y_label=key)
-            _write_csv(records, out / file.with_suffix(".csv"))
-            caption = f"{key.capitalize()} of the first two seeds against tokens seen ({place})."
-            yield Figure(file.as_posix(), caption)
+            for method, found in courses.items()
+        }
+        figures.panels_by_method(panels, key, out / file, title=words, x_label="tokens seen")
+        _write_csv(records, out / file.with_suffix(".csv"))
+        caption = f"{words}: {key} against tokens seen, a line for each prefix, with 95 % intervals."
+        yield Figure(file.as_posix(), caption)
 
 
-def _records(found: Progression) -> Iterator[dict[str, Any]]:
+def _records(method: str, found: Sequence[tuple[int, Curves]]) -> Iterator[dict[str, Any]]:
     """Yield a record for each moment and prefix length."""
-    for moment in found.moments:
-        for i, length in enumerate(found.prefix):
-            values = {key: moment.values[key][i] for key in BOTH}
-            yield {"method": found.method, "tokens": moment.tokens, "prefix": length, **values}
+    for tokens, curves in found:
+        for i, length in enumerate(curves[BOTH[0]].prefix):
+            values = {key: curves[key].mean[i] for key in BOTH}
+            yield {"method": method, "tokens": tokens, "prefix": length, **values}
 
 
 def _draw_stitching(table: StitchingTable, out: Path) -> Figure:
@@ -127,7 +150,7 @@ def _draw_stitching(table: StitchingTable, out: Path) -> Figure:
     figures.bars_with_intervals(table.rows, SHARES, out / file, title="Stitching")
     records = [{"method": row.method} | {key: row.mean(key) for key in SHARES} for row in table.rows]
     _write_csv(records, out / file.with_suffix(".csv"))
-    caption = "Units of a larger SAE, one at a time in the smaller one (one seed): what they do to its error."
+    caption = "Units of a larger SAE, one at a time in the smaller one: what they do to its error."
     return Figure(file.as_posix(), caption)
 
 

@@ -10,22 +10,25 @@ import torch
 from torch import Tensor
 
 from osae import metrics, passes
+from osae.config import to_json
 from osae.experiments.jobs import Job, train_all
 from osae.experiments.lm.plan import Plan
 from osae.experiments.lm.shelf import Group, Shelf
 from osae.experiments.methods import BATCHTOPK, MATRYOSHKA_RANDOM, OSAE, OSAE_PAPER, UNTRAINED
 from osae.experiments.published import STITCHING
 from osae.measures import measures_of
+from osae.metrics.statistics import crossed_interval, pairs_interval, runs_interval
 from osae.model import SAE
 from osae.progress import Progress
+from osae.recipes import Recipe
 from osae.results.base import Interval
 from osae.results.experiment import MethodRow
 from osae.results.lm import (
     SHARES,
+    CrossedMoment,
     Crossing,
     Curve,
     Curves,
-    MethodCurves,
     Moment,
     Progression,
     StitchingTable,
@@ -48,7 +51,7 @@ def measure_seeds(group: Group, plan: Plan) -> Curves:
     """Return the agreement of a method's seeds on one text."""
     decoders = {seed: sae.decoder.detach() for seed, sae in group.items()}
     pairs = {(a, b): (decoders[a], decoders[b]) for a, b in itertools.combinations(decoders, 2)}
-    return _make_curves(_compare_pairs(pairs, plan), plan, metrics.pair_interval)
+    return _make_curves(_compare_pairs(pairs, plan), plan, pairs_interval)
 
 
 def measure_crossings(shelf: Shelf) -> Iterator[Crossing]:
@@ -59,45 +62,49 @@ def measure_crossings(shelf: Shelf) -> Iterator[Crossing]:
         if len(places) < 2:
             continue
         for method in shelf.methods:
-            one, other = (shelf.group(place, method) for place in places)
-            pairs = {
-                (a, b): (one[a].decoder.detach(), other[b].decoder.detach())
-                for a, b in itertools.product(one, other)
-            }
-            found = _compare_pairs(pairs, plan)
-            apart = {pair: entries for pair, entries in found.items() if pair[0] != pair[1]}
-            alike = {pair: entries for pair, entries in found.items() if pair[0] == pair[1]}
-            yield Crossing(
-                start,
-                method,
-                other_seed=_make_curves(apart, plan, _interval_across),
-                same_seed=_make_curves(alike, plan, _interval_over_seeds),
+            one, other = (shelf.moments(place, method) for place in places)
+            moments = [
+                CrossedMoment(tokens, *_measure_across(one[tokens], other[tokens], plan)) for tokens in one
+            ]
+            last = moments[-1]
+            yield Crossing(start, method, last.other_seed, last.same_seed, tuple(moments))
+
+
+def _measure_across(one: Group, other: Group, plan: Plan) -> tuple[Curves, Curves]:
+    """Return the agreement of different seeds, and of the same seed."""
+    pairs = {
+        (a, b): (one[a].decoder.detach(), other[b].decoder.detach()) for a, b in itertools.product(one, other)
+    }
+    found = _compare_pairs(pairs, plan)
+    apart = {(a, b): entries for (a, b), entries in found.items() if a != b}
+    alike = {a: entries for (a, b), entries in found.items() if a == b}
+    return _make_curves(apart, plan, crossed_interval), _make_curves(alike, plan, runs_interval)
+
+
+def measure_training(shelf: Shelf) -> Iterator[Progression]:
+    """Yield each method in the course of training: agreement of seeds, and with the own start."""
+    for place, method in itertools.product(shelf.places, shelf.plan.methods):
+        saes = shelf.moments(place, method)
+        x = shelf.plan.texts[place.text].test_rows()
+        moments = tuple(
+            Moment(
+                tokens,
+                explained_variance=_explained_variance(group, x) if tokens else None,
+                seeds=measure_seeds(group, shelf.plan),
+                start=_measure_own_start(saes[0], group, shelf.plan),
             )
-
-
-def measure_training(shelf: Shelf) -> Iterator[tuple[Progression, MethodCurves]]:
-    """Yield each method's agreement in the course of training, and with its own start."""
-    plan = shelf.plan
-    for place, method in itertools.product(shelf.places, plan.methods):
-        jobs, root = shelf.jobs(place, method), shelf.root(place)
-        final = [SAE.load(job.folder(root)).decoder.detach() for job in jobs]
-        first = [SAE.load(job.snapshot(root, 0)).decoder.detach() for job in jobs]
-        pairs: dict[int, tuple[Tensor, Tensor]] = {}
-        for tokens in jobs[0].snapshots:
-            one, other = (SAE.load(job.snapshot(root, tokens)).decoder.detach() for job in jobs[:2])
-            pairs[tokens] = (one, other)
-        pairs[plan.tokens] = (final[0], final[1])
-        moments = [_make_moment(tokens, found) for tokens, found in _compare_pairs(pairs, plan).items()]
-        own = _compare_pairs(dict(enumerate(zip(first, final, strict=True))), plan)
-        yield (
-            Progression(place, method, plan.lengths, tuple(moments)),
-            MethodCurves(place, method, _make_curves(own, plan, _interval_over_seeds)),
+            for tokens, group in saes.items()
         )
+        yield Progression(place, method, moments)
 
 
-def _make_moment(tokens: int, found: Sequence[metrics.PrefixConsistency]) -> Moment:
-    values = {measure: tuple(getattr(entry, measure) for entry in found) for measure in BOTH}
-    return Moment(tokens, values)
+def _explained_variance(group: Group, x: Tensor) -> Interval:
+    return runs_interval({seed: _reconstruct(sae, x)["explained_variance"] for seed, sae in group.items()})
+
+
+def _measure_own_start(first: Group, group: Group, plan: Plan) -> Curves:
+    pairs = {seed: (first[seed].decoder.detach(), sae.decoder.detach()) for seed, sae in group.items()}
+    return _make_curves(_compare_pairs(pairs, plan), plan, runs_interval)
 
 
 def _compare_pairs(
@@ -126,36 +133,29 @@ def _make_curves(
         ]
         ends = [one.ends() for one in at if one.low is not None]  # a single pair has no interval
         low, high = zip(*ends, strict=True) if ends else (None, None)
-        curves[measure] = Curve(plan.lengths, tuple(one.mean for one in at), low, high)
+        values = {key: tuple((one.values or {})[key] for one in at) for key in at[0].values or {}}
+        curves[measure] = Curve(plan.lengths, tuple(one.mean for one in at), low, high, at[0].over, values)
     return curves
-
-
-def _interval_over_seeds(numbers: Mapping[Any, float]) -> Interval:
-    return metrics.mean_interval(list(numbers.values()))
-
-
-def _interval_across(numbers: Mapping[tuple[int, int], float]) -> Interval:
-    size = 1 + max(max(pair) for pair in numbers)
-    matrix = torch.full((size, size), float("nan"), dtype=torch.float64)
-    for (a, b), value in numbers.items():
-        matrix[a, b] = value
-    return metrics.cross_interval(matrix)
 
 
 # --- tables -----------------------------------------------------------------------------------------
 
 
-def measure_row(method: str, group: Group, curves: Curves, x: Tensor) -> MethodRow:
+def measure_row(method: str, recipe: Recipe | None, group: Group, curves: Curves, x: Tensor) -> MethodRow:
     """Return a method's row: how it reconstructs held-out text, and its seeds' agreement by prefix."""
     measures: dict[str, Interval] = {}
     if method != UNTRAINED:  # before training only the atoms mean anything
-        single = [_reconstruct(sae, x) for sae in group.values()]
-        measures |= {key: metrics.mean_interval([one[key] for one in single]) for key in single[0]}
+        single = {seed: _reconstruct(sae, x) for seed, sae in group.items()}
+        measures |= {
+            key: runs_interval({seed: found[key] for seed, found in single.items()})
+            for key in next(iter(single.values()))
+        }
     for measure in BOTH:
         curve = curves[measure]
         for i, length in enumerate(curve.prefix):
             measures[f"{measure}_{length}"] = curve.at(i)
-    return MethodRow(method, reference=method == UNTRAINED, measures=measures)
+    about = None if recipe is None else to_json(recipe)
+    return MethodRow(method, reference=method == UNTRAINED, recipe=about, measures=measures)
 
 
 def _reconstruct(sae: SAE, x: Tensor) -> dict[str, float]:

@@ -14,6 +14,7 @@ from osae.experiments.lm.plan import Plan
 from osae.experiments.methods import TOPK, TOPK_SORTED, UNTRAINED
 from osae.model import SAE
 from osae.progress import Progress
+from osae.recipes import Recipe
 from osae.results.lm import Place, RateTrial
 
 TUNING_SEED = 1000  # no table uses it
@@ -68,6 +69,11 @@ class Shelf:
         """Return the training runs of a method at a place, by seed."""
         return [job for job in self._jobs[place] if job.recipe.name == method]
 
+    def recipe(self, place: Place, method: str) -> Recipe | None:
+        """Return the recipe of a method at a place; None for SAEs that were not trained."""
+        jobs = self.jobs(place, TOPK if method == TOPK_SORTED else method)
+        return jobs[0].recipe if jobs else None
+
     def root(self, place: Place) -> Path:
         """Return the folder of the SAEs of a place."""
         return self.plan.out / "saes" / place.start / place.text
@@ -81,6 +87,18 @@ class Shelf:
         mine = self.jobs(place, TOPK if method == TOPK_SORTED else method)
         saes = {job.seed: SAE.load(job.folder(root)) for job in mine}
         return self._sort_units(saes, place) if method == TOPK_SORTED else saes
+
+    def moments(self, place: Place, method: str) -> dict[int, Group]:
+        """Return a method's SAEs as they were after so many tokens, by seed; the last are the finished ones.
+
+        SAEs that were sorted afterwards, or never trained, have a single moment.
+        """
+        root, jobs = self.root(place), self.jobs(place, method)
+        snapshots = jobs[0].snapshots if jobs else ()
+        found = {
+            tokens: {job.seed: SAE.load(job.snapshot(root, tokens)) for job in jobs} for tokens in snapshots
+        }
+        return found | {self.plan.tokens: self.group(place, method)}
 
     def _sort_units(self, saes: Group, place: Place) -> Group:
         """Return the SAEs with units in order of gain, on as many rows as `osae` is sorted by at its end."""

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
@@ -13,7 +13,15 @@ import numpy as np
 from scipy import stats
 
 from osae.config import from_json
-from osae.experiments.claims import UNTESTED, judge
+from osae.experiments.claims import (
+    UNTESTED,
+    Statement,
+    count_outcomes,
+    judge,
+    shift,
+    weigh_statements,
+    within,
+)
 from osae.experiments.methods import (
     MATRYOSHKA,
     NO_SWEEPING,
@@ -30,7 +38,9 @@ from osae.experiments.methods import (
     VANILLA,
 )
 from osae.experiments.worlds.orders import correlate_orders
+from osae.experiments.worlds.theory_claims import judge_theory
 from osae.measures import measure
+from osae.metrics.statistics import Estimate, difference, estimate, estimate_runs
 from osae.results.base import Interval
 from osae.results.experiment import Claim, ExperimentResult, MethodRow, Section
 
@@ -43,12 +53,11 @@ Rows = Mapping[str, MethodRow]
 class Kind(Enum):
     """How a method is compared."""
 
-    AHEAD = auto()  # of each rival: better, and the rival's mean is outside of the interval
-    ABOVE = auto()  # each rival, in the mean
-    CLOSE = auto()  # at most the threshold below the best rival
-    AT_LEAST = auto()  # the threshold, the method and each rival
-    POSITIVE = auto()  # the whole interval of the method and of each rival
-    NEAR_ZERO = auto()  # within the threshold, the method and each rival
+    AHEAD = auto()  # better than each rival
+    ABOVE = auto()  # above each rival, whichever direction is better
+    CLOSE = auto()  # at most the threshold worse than each rival
+    AT_LEAST = auto()  # the method and each rival are above the threshold
+    NEAR_ZERO = auto()  # the method and each rival are within the threshold
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,11 @@ class Correlated:
     measure: str
     rival: str
     target: str
+
+    @property
+    def keys(self) -> tuple[str, str, str]:
+        """The measure, its rival and the target."""
+        return self.measure, self.rival, self.target
 
 
 @dataclass(frozen=True)
@@ -201,7 +215,7 @@ ZIPF = (
     Compared(
         "The order of O-SAE correlates with the true order at any skew (paper: about 0.5 at low skew, "
         "positive throughout; with exponent 0 there is no order to find).",
-        Kind.POSITIVE,
+        Kind.AT_LEAST,
         OSAE_PAPER,
         (),
         ("orderedness_truth",),
@@ -296,6 +310,8 @@ CLAIMS: dict[str, tuple[WorldClaim, ...]] = {
 
 def judge_world(result: ExperimentResult) -> tuple[Claim, ...]:
     """Return every claim about an experiment on worlds, what was found, and the verdict."""
+    if result.experiment == "lemma":
+        return judge_theory(result)
     return tuple(_judge_claim(claim, result) for claim in CLAIMS.get(result.experiment, ()))
 
 
@@ -324,48 +340,39 @@ def judge_compared(claim: Compared, sections: Sequence[Section]) -> Claim:
     absent = dict.fromkeys(name for _, rows in tables for name in claim.methods if name not in rows)
     if absent:
         return Claim(claim.text, UNTESTED, f"not trained: {', '.join(absent)}.")
-    outcomes = [
-        outcome for key in claim.measures for _, rows in tables for outcome in _outcomes(claim, rows, key)
-    ]
+    tested = weigh_statements(
+        [one for key in claim.measures for title, rows in tables for one in _state(claim, title, rows, key)]
+    )
     said = [_quote_measure(claim, tables, key) for key in claim.measures]
-    return Claim(claim.text, judge(outcomes), " ".join([*said, *_count(claim, tables, outcomes)]))
+    found = " ".join([*said, count_outcomes(tested, "comparison")])
+    return Claim(claim.text, judge(tested), found, tested)
 
 
-def _outcomes(claim: Compared, rows: Rows, key: str) -> list[bool]:
-    """Return how the comparison comes out for a measure in one table, in each of its cases."""
-    mine, others = rows[claim.method], [rows[name] for name in claim.rivals]
-    means = [row.mean(key) for row in (mine, *others)]
-    match claim.kind:
-        case Kind.AHEAD:
-            return [is_ahead(key, mine.interval(key), other.interval(key)) for other in others]
-        case Kind.ABOVE:
-            return [means[0] > mean for mean in means[1:]]
-        case Kind.CLOSE:
-            return [means[0] >= max(means[1:]) - claim.threshold]
-        case Kind.AT_LEAST:
-            return [mean >= claim.threshold for mean in means]
-        case Kind.POSITIVE:
-            return [row.interval(key).ends()[0] > 0 for row in (mine, *others)]
-        case Kind.NEAR_ZERO:
-            return [abs(mean) <= claim.threshold for mean in means]
-        case _:
-            assert_never(claim.kind)
+def _state(claim: Compared, title: str, rows: Rows, key: str) -> Iterator[Statement]:
+    """Yield what the claim says about a measure in one table, as statements to test."""
+    mine = rows[claim.method].interval(key)
+    where = f", {title}" if title else ""
+    for name in claim.rivals if claim.kind in (Kind.AHEAD, Kind.ABOVE, Kind.CLOSE) else claim.methods:
+        theirs = rows[name].interval(key)
+        about = f"{measure(key).phrase}: {claim.method} against {name}{where}"
+        alone = f"{measure(key).phrase}: {name}{where}"
+        match claim.kind:
+            case Kind.AHEAD | Kind.CLOSE:
+                ahead = shift(_orient(key, difference(mine, theirs)), claim.threshold)
+                yield Statement(about, {"": ahead})
+            case Kind.ABOVE:
+                yield Statement(about, {"": difference(mine, theirs)})
+            case Kind.AT_LEAST:
+                yield Statement(alone, {"": shift(estimate(theirs), -claim.threshold)})
+            case Kind.NEAR_ZERO:
+                yield Statement(alone, within(estimate(theirs), -claim.threshold, claim.threshold))
+            case _:
+                assert_never(claim.kind)
 
 
-def is_ahead(key: str, mine: Interval, other: Interval) -> bool:
-    """Return whether a number is better than another whose mean is outside of its interval."""
-    return measure(key).ahead(_ends(key, mine)[0], other.mean) > 0
-
-
-def is_clearly_ahead(key: str, mine: Interval, other: Interval) -> bool:
-    """Return whether a number is better than another, with intervals that do not overlap."""
-    return measure(key).ahead(_ends(key, mine)[0], _ends(key, other)[1]) > 0
-
-
-def _ends(key: str, value: Interval) -> tuple[float, float]:
-    """Return the worse and the better end of an interval."""
-    low, high = value.ends()
-    return (high, low) if measure(key).better == "low" else (low, high)
+def _orient(key: str, found: Estimate | None) -> Estimate | None:
+    """Return a difference so that it is above zero where it is for the better."""
+    return found.reversed() if found is not None and measure(key).better == "low" else found
 
 
 def _quote_measure(claim: Compared, tables: Sequence[tuple[str, Rows]], key: str) -> str:
@@ -379,59 +386,71 @@ def _quote_measure(claim: Compared, tables: Sequence[tuple[str, Rows]], key: str
     return " ".join([f"{head}: {said[0]}"] if not tables[0][0] else [f"{head}.", *said])
 
 
-def _count(claim: Compared, tables: Sequence[tuple[str, Rows]], outcomes: Sequence[bool]) -> list[str]:
-    """Return in how many cases the claim came out true; in a single table, also how clearly."""
-    if tables[0][0]:
-        return [f"True in {sum(outcomes)} of {len(outcomes)} cases."] if len(outcomes) > 1 else []
-    clear = [
-        is_clearly_ahead(key, rows[claim.method].interval(key), rows[rival].interval(key))
-        for _, rows in tables
-        for key in claim.measures
-        for rival in claim.rivals
-    ]
-    return [
-        f"Ahead by more than the interval in {sum(outcomes)} of {len(outcomes)} comparisons, in {sum(clear)} "
-        "with intervals that do not overlap."
-    ]
-
-
 # --- other claims -----------------------------------------------------------------------------------
 
 
 def judge_correlated(claim: Correlated, tables: Sequence[Sequence[MethodRow]]) -> Claim:
-    """Return the claim judged within each table, and over all that was trained."""
+    """Return the claim judged within each table: the correlation over methods, seed by seed."""
     trained = [[row for row in rows if row.method not in SORTED_AFTERWARDS] for rows in tables]
     if any(len(rows) < 3 for rows in trained):
         return Claim(claim.text, UNTESTED, "it takes three methods or more.")
-    within = np.mean([_correlations(claim, rows) for rows in trained], axis=0)
-    where = f"over {len(trained[0])} methods" if len(trained) == 1 else "within a world, on average"
-    found = [(where, within)]
-    if len(trained) > 1:
-        every = [row for rows in trained for row in rows]
-        found.append((f"over all {len(every)} methods and worlds", _correlations(claim, every)))
     ours, theirs = measure(claim.measure).title, measure(claim.rival).title
-    words = "; ".join(f"{where} {ours} {mine:.2f}, {theirs} {other:.2f}" for where, (mine, other) in found)
-    verdict = judge([bool(mine > other) for _, (mine, other) in found])
-    return Claim(
-        claim.text, verdict, f"rank correlation with {measure(claim.target).phrase} (sign reversed): {words}."
+    statements, said = [], []
+    for place, rows in enumerate(trained, 1):
+        where = (
+            f"over {len(rows)} methods" if len(trained) == 1 else f"world {place}, over {len(rows)} methods"
+        )
+        mine, other = _correlations(claim, [{key: row.mean(key) for key in claim.keys} for row in rows])
+        said.append(f"{where} {ours} {mine:.2f}, {theirs} {other:.2f}")
+        statements.append(Statement(f"{ours} against {theirs}, {where}", {"": _correlate_seeds(claim, rows)}))
+    tested = weigh_statements(statements)
+    found = f"rank correlation with {measure(claim.target).phrase} (sign reversed): {'; '.join(said)}."
+    return Claim(claim.text, judge(tested), f"{found} {count_outcomes(tested, 'world')}", tested)
+
+
+def _correlate_seeds(claim: Correlated, rows: Sequence[MethodRow]) -> Estimate | None:
+    """Return how far the measure's correlation with the target is above its rival's, over seeds."""
+    values = [{key: row.interval(key).values or {} for key in claim.keys} for row in rows]
+    seeds = set.intersection(*(set(found) for by_key in values for found in by_key.values()))
+    return estimate_runs(
+        [
+            float(
+                np.subtract(*_correlations(claim, [{k: v[seed] for k, v in one.items()} for one in values]))
+            )
+            for seed in sorted(seeds)
+        ]
     )
 
 
-def _correlations(claim: Correlated, rows: Sequence[MethodRow]) -> np.ndarray:
-    """Return how well low values of the measure, and of its rival, go with high values of the target."""
-    keys = (claim.measure, claim.rival, claim.target)
-    return -np.corrcoef([stats.rankdata([row.mean(key) for row in rows]) for key in keys])[:2, 2]
+def _correlations(claim: Correlated, rows: Sequence[Mapping[str, float]]) -> np.ndarray:
+    """Return how well low values of the measure, and of its rival, go with high values of the target.
+
+    Values that are all equal correlate with nothing.
+    """
+    ranks = np.array([stats.rankdata([row[key] for row in rows]) for key in claim.keys])
+    ranks -= ranks.mean(1, keepdims=True)
+    lengths = np.linalg.norm(ranks, axis=1, keepdims=True)
+    ranks /= np.where(lengths > 0, lengths, 1.0)
+    return -ranks[:2] @ ranks[2]
 
 
 def judge_ordered_by(claim: OrderedBy, result: ExperimentResult) -> Claim:
     """Return the claim judged for each of its methods."""
     rows = result.by_method()
     trained = [rows[name] for name in claim.methods if name in rows]
-    outcomes = [row.mean(claim.measure) > row.mean(claim.rival) for row in trained]
+    tested = weigh_statements(
+        [
+            Statement(
+                f"`{row.method}`: {measure(claim.measure).phrase} against {measure(claim.rival).phrase}",
+                {"": difference(row.interval(claim.measure), row.interval(claim.rival))},
+            )
+            for row in trained
+        ]
+    )
     said = "; ".join(_quote_orders(claim, row) for row in trained) or "not trained"
     between = correlate_orders(from_json(dict(result.world)))
     found = f"where the two orders have rank correlation {between:.2f}: {said}."
-    return Claim(claim.text, judge(outcomes), found)
+    return Claim(claim.text, judge(tested), found, tested)
 
 
 def _quote_orders(claim: OrderedBy, row: MethodRow) -> str:
@@ -441,19 +460,26 @@ def _quote_orders(claim: OrderedBy, row: MethodRow) -> str:
 
 
 def judge_recovered(claim: Recovered, rows: Rows) -> Claim:
-    """Return the claim judged: the whole interval of the method at the threshold, the rival's mean below."""
+    """Return the claim judged: the method above the threshold, the rival below."""
     ours, theirs = (rows[name].interval(claim.measure) for name in (claim.method, claim.rival))
     found = (
         f"the worst unit has an absolute cosine of {format_interval(ours)} with the principal direction of "
         f"its place; without the nested loss, {format_interval(theirs)}."
     )
-    return Claim(claim.text, judge([ours.ends()[0] >= claim.threshold > theirs.mean]), found)
+    above, rival = shift(estimate(ours), -claim.threshold), estimate(theirs)
+    below = None if rival is None else rival.reversed().shifted(claim.threshold)
+    names = (claim.method, claim.rival)
+    tested = weigh_statements(
+        [Statement(name, {"": part}) for name, part in zip(names, (above, below), strict=True)]
+    )
+    return Claim(claim.text, judge(tested), found, tested)
 
 
 def format_interval(value: Interval) -> str:
-    """Return a mean with its 95 % interval."""
-    low, high = value.ends()
-    return f"{_number(value.mean)} [{_number(low)}, {_number(high)}]"
+    """Return a mean with its 95 % interval, if it has one."""
+    if value.low is None or value.high is None:
+        return _number(value.mean)
+    return f"{_number(value.mean)} [{_number(value.low)}, {_number(value.high)}]"
 
 
 def _number(value: float) -> str:

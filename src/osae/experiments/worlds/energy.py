@@ -14,6 +14,7 @@ from osae.experiments.worlds.measuring import chance_levels, measure_rows
 from osae.experiments.worlds.options import EnergyOptions
 from osae.experiments.worlds.orders import correlate_orders, true_orders
 from osae.experiments.worlds.training import Group, add_sorted, train_saes, world_task
+from osae.metrics.statistics import runs_interval
 from osae.progress import Progress
 from osae.recipes import world_recipe
 from osae.results.experiment import ExperimentResult, MethodRow
@@ -54,8 +55,8 @@ def _add_orderedness(
     result = []
     for row, group in zip(rows, groups, strict=True):
         found = {
-            f"orderedness_{name}": metrics.mean_interval(
-                [metrics.orderedness(sae.decoder, atoms[order]) for sae in group.saes.values()]
+            f"orderedness_{name}": runs_interval(
+                {seed: metrics.orderedness(sae.decoder, atoms[order]) for seed, sae in group.saes.items()}
             )
             for name, order in orders.items()
         }

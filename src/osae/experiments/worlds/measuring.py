@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from osae import metrics
+from osae.config import to_json
 from osae.data.worlds import Samples, SparseWorld
 from osae.experiments.published import TABLE_1
 from osae.experiments.worlds.training import Group
+from osae.metrics.statistics import pairs_interval, runs_interval
 from osae.model import SAE, Output
 from osae.results.base import Interval
 from osae.results.experiment import MethodRow
@@ -34,6 +36,7 @@ def measure_rows(groups: Sequence[Group], world: SparseWorld) -> tuple[MethodRow
         MethodRow(
             group.method,
             paper=TABLE_1.get(group.method) if as_published else None,
+            recipe=to_json(group.recipe),
             measures={"seconds": group.seconds, **measure_saes(group.saes, truth)},
         )
         for group in groups
@@ -44,18 +47,21 @@ def measure_rows(groups: Sequence[Group], world: SparseWorld) -> tuple[MethodRow
 def measure_saes(saes: Mapping[int, SAE], truth: Truth) -> dict[str, Interval]:
     """Return the measures of one method's SAEs (by seed), each with its 95 % interval over seeds."""
     outputs = {seed: sae(truth.test.x) for seed, sae in saes.items()}
-    single = [_against_truth(sae, outputs[seed], truth) for seed, sae in saes.items()]
-    result = {name: metrics.mean_interval([values[name] for values in single]) for name in single[0]}
+    single = {seed: _against_truth(sae, outputs[seed], truth) for seed, sae in saes.items()}
+    result = {
+        name: runs_interval({seed: values[name] for seed, values in single.items()})
+        for name in next(iter(single.values()))
+    }
     if len(saes) == 1:
         return result
     codes = {seed: outputs[seed].code.dense(sae.config.units) for seed, sae in saes.items()}
     pairs = {
-        (i, j): _against_each_other(saes[a].decoder, saes[b].decoder, codes[a], codes[b])
-        for (i, a), (j, b) in itertools.combinations(enumerate(saes), 2)
+        (a, b): _against_each_other(saes[a].decoder, saes[b].decoder, codes[a], codes[b])
+        for a, b in itertools.combinations(saes, 2)
     }
     names = next(iter(pairs.values()))
     return result | {
-        f"{name}_pairs": metrics.pair_interval({pair: values[name] for pair, values in pairs.items()})
+        f"{name}_pairs": pairs_interval({pair: values[name] for pair, values in pairs.items()})
         for name in names
     }
 

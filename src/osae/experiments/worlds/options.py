@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from osae.experiments.methods import WORLD_METHODS
 from osae.experiments.options import (
+    FEW_SEEDS,
     QUICK_SEEDS,
     ExperimentOptions,
     SeedOptions,
@@ -136,6 +137,19 @@ class EnergyOptions(WorldChoices, SeedOptions):
     world_width: int | None = world_option("width", 40)
     world_samples: int | None = world_option("samples", 50_000)
     world_seed: int | None = world_option("seed", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LemmaOptions(SeedOptions):
+    """The options of the minimisers of small worlds, where nothing is trained."""
+
+    seeds: int | None = option(
+        "number of worlds of each kind",
+        default=None,
+        least=1,
+        shown=f"{FEW_SEEDS}, with --quick {QUICK_SEEDS}",
+    )
+    jobs: int | None = option("worlds at a time", default=None, least=1, shown="as many as cores")
 
 
 @dataclass(frozen=True, kw_only=True)

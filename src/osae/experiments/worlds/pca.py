@@ -13,6 +13,7 @@ from osae.experiments.methods import ORDERED, PLAIN
 from osae.experiments.worlds.measuring import EVALUATION_ROWS, chance_levels
 from osae.experiments.worlds.options import PCAOptions
 from osae.experiments.worlds.training import Group, train_saes
+from osae.metrics.statistics import runs_interval
 from osae.model import SAE, SAEConfig
 from osae.prefix import Full, Uniform
 from osae.progress import Progress
@@ -64,5 +65,7 @@ def _measure_row(group: Group, world: PCAWorld) -> MethodRow:
         "mse": [metrics.mse(x, sae(x).reconstruction) for sae in saes],
         "least_possible_mse": [best] * len(group.saes),
     }
-    measures = {key: metrics.mean_interval(values) for key, values in numbers.items()}
-    return MethodRow(group.method, measures=measures)
+    measures = {
+        key: runs_interval(dict(zip(group.saes, values, strict=True))) for key, values in numbers.items()
+    }
+    return MethodRow(group.method, recipe=to_json(group.recipe), measures=measures)

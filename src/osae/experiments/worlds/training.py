@@ -19,9 +19,13 @@ LEAST_UNITS = 50  # training on smaller worlds takes as many samples as on one o
 
 @dataclass(frozen=True)
 class Group:
-    """The SAEs of one method by seed, and the mean seconds of a training run (None if it had none)."""
+    """The SAEs of one method by seed, their recipe, and the mean seconds of a training run.
+
+    SAEs that were sorted after training have the recipe of that training, and no seconds of their own.
+    """
 
     method: str
+    recipe: Recipe
     saes: dict[int, SAE]
     seconds: float | None = None
 
@@ -43,13 +47,13 @@ def train_saes(
     """Return the SAEs of every recipe; they are kept in `folder` of the experiment's own folder."""
     jobs = [Job(recipe, seed, world) for recipe in recipes for seed in options.seed_list]
     root = options.out / folder / "saes"
-    groups = {recipe.name: Group(recipe.name, {}, 0.0) for recipe in recipes}
+    groups = {recipe.name: Group(recipe.name, recipe, {}, 0.0) for recipe in recipes}
     progress(0, len(jobs), "training")
     for count, done in enumerate(train_all(jobs, root, workers=options.workers), start=1):
         name, seed = done.job.recipe.name, done.job.seed
         group = groups[name]
         seconds = (group.seconds or 0.0) + done.seconds / len(options.seed_list)
-        groups[name] = Group(name, {**group.saes, seed: done.sae}, seconds)
+        groups[name] = replace(group, saes={**group.saes, seed: done.sae}, seconds=seconds)
         progress(count, len(jobs), f"trained {name}, seed {seed}")
     return [replace(group, saes=dict(sorted(group.saes.items()))) for group in groups.values()]
 
@@ -69,4 +73,5 @@ def _sort_units(group: Group, world: SparseWorld, by: passes.By, name: str) -> G
     """Return the SAEs with their units sorted on the training samples."""
     batches = world.draw("train").x.split(passes.ROWS)
     orders = {seed: passes.order_units(sae, batches, by=by) for seed, sae in group.saes.items()}
-    return Group(name, {seed: sae.reorder(orders[seed]) for seed, sae in group.saes.items()})
+    saes = {seed: sae.reorder(orders[seed]) for seed, sae in group.saes.items()}
+    return Group(name, group.recipe, saes)

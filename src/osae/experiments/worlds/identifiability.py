@@ -1,0 +1,39 @@
+"""What the theory asks of a world's atoms, for every world that the experiments use."""
+
+from collections.abc import Mapping
+
+from osae import metrics
+from osae.data.worlds import PCAWorld, SparseWorld, World
+from osae.experiments.worlds.energy import STRENGTHS
+from osae.experiments.worlds.energy import UNITS as ENERGY_UNITS
+from osae.experiments.worlds.sizes import SIZES
+from osae.experiments.worlds.theorem import COHERENT, TINY_WORLDS
+from osae.results.experiment import MethodRow
+
+LEMMA_WORLD = SparseWorld(width=12, units=14, active=2, zipf=1.0, samples=500)
+
+# The atoms of a world depend on its width, units and seed alone: all exponents of `zipf` share theirs.
+WORLDS: Mapping[str, World] = {
+    "toy, ablate, schedules, tuning": SparseWorld(),
+    **{f"sizes, {units} atoms": SparseWorld(units=units, active=active) for units, active in SIZES},
+    "zipf, every exponent": SparseWorld(width=16, units=32, active=3, samples=50_000),
+    "pca": PCAWorld(),
+    "energy": SparseWorld(40, ENERGY_UNITS, 2, zipf=1.0, samples=50_000, strengths=STRENGTHS),
+    "lemma": LEMMA_WORLD,
+    "lemma, tiny": next(tiny for tiny in TINY_WORLDS if tiny.name.startswith(COHERENT)).world(seed=0),
+}
+
+
+def world_identifiability(world: World) -> metrics.Identifiability:
+    """Return how coherent a world's atoms are, beside what unique codes ask for.
+
+    The codes of `PCAWorld` are not sparse: all of its units are active.
+    """
+    active = world.active if isinstance(world, SparseWorld) else world.units
+    return metrics.identifiability(world.dictionary(), active)
+
+
+def identifiability_row(name: str, world: World) -> MethodRow:
+    """Return a line of the table of worlds."""
+    found = world_identifiability(world)._asdict()
+    return MethodRow(name, measures={"active_atoms": found.pop("active"), **found})

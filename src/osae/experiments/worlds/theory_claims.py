@@ -1,0 +1,151 @@
+"""What the paper's lemma and theorem say of minimisers, and what we say, held against the results.
+
+Nothing here is a sample of noisy training runs: losses are exact, so a claim is judged by whether each world
+satisfies it, up to rounding.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNTESTED
+from osae.results.experiment import Claim, ExperimentResult, MethodRow
+
+LEMMA = "Lemma: both losses at the truth and at minimisers of the nested loss (14 atoms)"
+THEOREM = "Theorem: the best of 120 orders of five atoms, each with its best codes"
+FIXED_CODES = "Theorem: the best of 120 orders of five atoms, with the true codes"
+IDENTIFIABILITY = "Atoms of the worlds, beside what unique codes ask for"
+
+EXACT = 1e-9  # as a share of the data's energy
+
+
+class Kind(StrEnum):
+    """The kinds of worlds that the lemma is tried on."""
+
+    GAUSSIAN = "Gaussian"
+    ORTHONORMAL = "orthonormal"
+    ONE_AT_A_TIME = "orthonormal, one at a time"
+    SIGNED = "orthonormal, uncorrelated"
+
+
+def judge_theory(result: ExperimentResult) -> tuple[Claim, ...]:
+    """Return every claim about minimisers, what was found, and the verdict."""
+    rows = {section.title: section.rows for section in result.sections}
+    lemma, theorem = rows[LEMMA], rows[THEOREM]
+    return (
+        judge_lemma(lemma),
+        judge_lemma_with_known_atoms(lemma),
+        judge_uncorrelated(lemma),
+        judge_frequency(theorem),
+        judge_energy(theorem),
+        judge_gain(theorem),
+    )
+
+
+def judge_lemma(rows: Sequence[MethodRow]) -> Claim:
+    """Return the verdict on the lemma, on worlds with two active atoms that satisfy its assumptions."""
+    asked = _of_kinds(rows, Kind.GAUSSIAN, Kind.ORTHONORMAL)
+    return Claim(
+        "Any minimiser of the nested loss also minimises the full loss (the paper's lemma).",
+        _verdict([row.mean("leaves_truth") == 0 for row in asked]),
+        "from the truth to a minimiser with everything free: "
+        + _list(_quote_losses(row, "free") for row in asked),
+    )
+
+
+def judge_lemma_with_known_atoms(rows: Sequence[MethodRow]) -> Claim:
+    """Return the verdict on the lemma where only the codes are free."""
+    asked = _of_kinds(rows, Kind.GAUSSIAN, Kind.ORTHONORMAL)
+    return Claim(
+        "With the true atoms and supports given, the best codes are the true ones.",
+        _verdict([row.mean("full_loss_codes") < EXACT for row in asked]),
+        "from the truth to the best codes: " + _list(_quote_losses(row, "codes") for row in asked),
+    )
+
+
+def judge_uncorrelated(rows: Sequence[MethodRow]) -> Claim:
+    """Return the verdict on our own version of the lemma."""
+    asked = _of_kinds(rows, Kind.ONE_AT_A_TIME, Kind.SIGNED)
+    return Claim(
+        "If atoms are orthonormal and codes uncorrelated, the truth minimises both losses (ours, proven).",
+        _verdict([row.mean("leaves_truth") == 0 and row.mean("full_loss_free") < EXACT for row in asked]),
+        "from the truth to a minimiser with everything free: "
+        + _list(_quote_losses(row, "free") for row in asked),
+    )
+
+
+def judge_frequency(rows: Sequence[MethodRow]) -> Claim:
+    """Return the verdict on the theorem: true codes, in the order of frequency."""
+    return Claim(
+        "Given the true atoms, a minimiser has the true codes, in order of frequency (the paper's theorem).",
+        _verdict([_has_true_codes(row) and _is_best(row, "frequency") for row in rows]),
+        "share of worlds in which the order by frequency is best, and the full loss of the best order: "
+        + _list(
+            f"{row.method}: {row.mean('best_order_frequency'):.0%}{_say_ties(row)}, "
+            f"{_loss(row.mean('full_loss_codes'))}"
+            for row in rows
+        ),
+    )
+
+
+def judge_energy(rows: Sequence[MethodRow]) -> Claim:
+    """Return the verdict on the order by energy of orthonormal atoms."""
+    asked = [
+        row for row in rows if row.method.startswith("orthonormal") and "best_order_energy" in row.measures
+    ]
+    return Claim(
+        "If atoms are orthonormal and known up to their order, the best order is by energy, whatever their "
+        "frequencies (ours, proven).",
+        _verdict([_has_true_codes(row) and _is_best(row, "energy") for row in asked]),
+        "share of worlds in which the order by energy is best: "
+        + _list(f"{row.method}: {row.mean('best_order_energy'):.0%}" for row in asked),
+    )
+
+
+def judge_gain(rows: Sequence[MethodRow]) -> Claim:
+    """Return the verdict on the order by gain of any atoms."""
+    return Claim(
+        "In a minimiser, each unit gains at least what the next one would gain in its place (ours, proven).",
+        _verdict([row.mean("swaps") == 0 for row in rows]),
+        f"swaps of neighbours that lower the loss of a minimiser, over {len(rows)} kinds of worlds: "
+        f"{max((row.mean('swaps') for row in rows), default=0):.0f}.",
+    )
+
+
+def _of_kinds(rows: Sequence[MethodRow], *kinds: Kind) -> list[MethodRow]:
+    """Return the rows of these kinds of worlds, for every p."""
+    return [row for row in rows if row.method.rpartition(", ")[0] in kinds]
+
+
+def _has_true_codes(row: MethodRow) -> bool:
+    return row.mean("full_loss_codes") < EXACT
+
+
+def _is_best(row: MethodRow, order: str) -> bool:
+    """Return whether this order, and no other, is best in every world."""
+    return row.mean(f"best_order_{order}") == 1 and row.mean("tied_orders") == 1
+
+
+def _say_ties(row: MethodRow) -> str:
+    return "" if row.mean("tied_orders") == 1 else f" (as are {row.mean('tied_orders') - 1:.0f} others)"
+
+
+def _list(said: Iterable[str]) -> str:
+    return f"{'; '.join(said)}."
+
+
+def _quote_losses(row: MethodRow, where: str) -> str:
+    truth, found, full = (
+        _loss(row.mean(key)) for key in ("nested_loss_truth", f"nested_loss_{where}", f"full_loss_{where}")
+    )
+    return f"{row.method}: nested {truth} to {found}, full 0 to {full}"
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}" if value > EXACT else "0"
+
+
+def _verdict(outcomes: Sequence[bool]) -> str:
+    """Return the verdict on a claim that came out so in each kind of world."""
+    if not outcomes:
+        return UNTESTED
+    return HOLDS if all(outcomes) else PARTLY if any(outcomes) else FAILS

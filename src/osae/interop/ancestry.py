@@ -1,0 +1,52 @@
+"""What is recorded about the files that an SAE was made from."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from osae.interop import own
+from osae.interop.formats import FORMATS, get_reader
+from osae.interop.found import inside
+from osae.interop.place import Place
+
+Config = dict[str, Any]
+
+
+def own_words(form: str, config: Config) -> Config:
+    """Return what the file of a format says about where its SAE comes from."""
+    return inside(config, "provenance") if form == own.NAME else config
+
+
+def ancestors(form: str, config: Config) -> Iterator[tuple[str, Config]]:
+    """Yield the format and the JSON of the file itself, of the one it was made from, and so on."""
+    while config:
+        yield form, config
+        about = (
+            inside(config, "provenance")
+            or inside(inside(config, "metadata"), "osae")
+            or inside(config, "osae")
+        )
+        source = inside(about, "source")
+        form, words = str(source.get("format")), inside(source, "provenance")
+        config = {"provenance": words} if form == own.NAME and words else words
+
+
+def find_place(form: str, config: Config) -> Place:
+    """Return where the activations come from, by the first of the files that says so."""
+    found = Place()
+    for name, about in ancestors(form, config):
+        said = _place(name, about)
+        found = Place(found.model or said.model, found.hook or said.hook, found.context or said.context)
+    return found
+
+
+def _place(form: str, config: Config) -> Place:
+    if form == own.NAME:
+        return own.place(config)
+    reader = get_reader(form) if form in FORMATS else None
+    place = getattr(reader, "place", None)  # some libraries do not record it
+    return place(config) if place else Place()
+
+
+def find_config(form: str, config: Config, wanted: str) -> Config:
+    """Return the JSON of the first of the files that is in the wanted format; empty if none is."""
+    return next((about for name, about in ancestors(form, config) if name == wanted), {})
