@@ -1,6 +1,6 @@
 """Every kind of fault, many times: prints a table, and writes it if asked.
 
-python -m tests.faults [--scale 1.0] [--out evidence/faults]
+python -m tests.faults [--scale 1.0] [--out evidence/faults] [--only NAME]
 """
 
 import argparse
@@ -38,12 +38,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scale", type=float, default=1.0, help="try each fault so many times as often")
-    parser.add_argument("--out", type=Path, help="write the table into this folder")
+    parser.add_argument("--out", type=Path, help="write the rows into the table in this folder")
+    parser.add_argument("--only", default="", help="try only the faults with this in their name")
     asked = parser.parse_args()
     tallies: list[Tally] = []
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as scratch:
         warm(Path(scratch))
         for campaign, count in CAMPAIGNS.items():
+            if asked.only not in campaign.__name__:
+                continue
             started = time.monotonic()
             tally = campaign(max(1, round(asked.scale * count)), Path(scratch) / campaign.__name__)
             tallies.append(tally)
@@ -51,10 +54,16 @@ def main() -> int:
             for what in tally.lost[:10]:
                 print(f"  LOST {what}", file=sys.stderr, flush=True)
             if asked.out:
-                asked.out.mkdir(parents=True, exist_ok=True)
-                (asked.out / "table.md").write_text(f"# Faults\n\n{format_table(tallies)}")
+                _update(asked.out / "table.md", tally)
     print(f"\n{format_table(tallies)}", end="")
     return int(any(tally.lost for tally in tallies))
+
+
+def _update(path: Path, tally: Tally) -> None:
+    """Put the row into the table, in place of what was counted before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_text() if path.exists() else ""
+    path.write_text(f"# Faults\n\n{format_table([tally], before)}")
 
 
 if __name__ == "__main__":

@@ -49,9 +49,10 @@ def kill_training(count: int, folder: Path, seed: int = 0) -> Tally:
             killed += 1
         words = ["resume", out] if (out / "run.json").exists() else [*TRAIN, 2, "--out", out]
         code, said = run(words)
-        same = code == 0 and files_of(out) == whole
+        found = files_of(out)
+        other = sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
         for _ in range(max(killed, 1)):
-            tally.add(SURVIVED if same else LOST, said)
+            tally.add(LOST if code or other else SURVIVED, f"exit code {code}, {other}: {said[-300:]}")
     return tally
 
 

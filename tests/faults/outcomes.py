@@ -25,12 +25,18 @@ class Tally:
         return sum(self.counts.values())
 
 
-def format_table(tallies: Sequence[Tally]) -> str:
-    lines = ["| fault | tried | survived | detected | lost |", "| :-- | --: | --: | --: | --: |"]
+HEAD = ["| fault | tried | survived | detected | lost |", "| :-- | --: | --: | --: | --: |"]
+
+
+def format_table(tallies: Sequence[Tally], before: str = "") -> str:
+    """The counts as Markdown; rows of other faults in the table `before` stay."""
+    rows = {line.split(" | ")[0]: line for line in before.splitlines() if line.startswith("|")}
+    rows = {fault: row for fault, row in rows.items() if row not in HEAD}
     for each in tallies:
         numbers = (each.tried, *(each.counts[end] for end in (SURVIVED, DETECTED, LOST)))
-        lines.append(f"| {each.fault} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
-    return "\n".join(lines) + "\n"
+        row = f"| {each.fault} | " + " | ".join(f"{number:,}" for number in numbers) + " |"
+        rows[f"| {each.fault}"] = row
+    return "\n".join([*HEAD, *rows.values()]) + "\n"
 
 
 def judge_refusal(code: int, said: str, *names: str) -> str:

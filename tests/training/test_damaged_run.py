@@ -108,6 +108,14 @@ def test_two_damaged_checkpoints_are_refused_with_a_remedy(stopped):
         run.go(stopped)
 
 
+def test_a_run_killed_between_its_two_checkpoints_leaves_nothing_behind(stopped):
+    """Both names stand for the same file then."""
+    (stopped / "checkpoint-before.safetensors").unlink()
+    os.link(stopped / "checkpoint.safetensors", stopped / "checkpoint-before.safetensors")
+    run.go(stopped)
+    assert not list(stopped.glob(".*"))
+
+
 def test_a_run_killed_while_its_checkpoint_is_renamed_resumes_from_the_one_before(stopped):
     (stopped / "checkpoint.safetensors").unlink()
     run.go(stopped)

@@ -37,7 +37,7 @@ def plain_warnings() -> Iterator[None]:
 
         def show_plainly(message, category, filename, lineno, file=None, line=None):
             if category is UserWarning:
-                print(f"osae: warning: {message}", file=sys.stderr, flush=True)
+                say(f"osae: warning: {message}")
             else:
                 show(message, category, filename, lineno, file, line)
 

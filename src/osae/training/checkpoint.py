@@ -115,5 +115,6 @@ def _keep_before(folder: Path) -> None:
         second.unlink(missing_ok=True)
         os.link(folder / LAST, second)
         os.replace(second, folder / BEFORE)
+        second.unlink(missing_ok=True)  # renaming does nothing if both are names of one file already
     except OSError:  # where files cannot have two names, there is no last one until the next is written
         os.replace(folder / LAST, folder / BEFORE)

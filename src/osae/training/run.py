@@ -140,6 +140,7 @@ def _go(
     logs: Sequence[Log],
     on_nan: OnNan,
     tell: Callable[[str], None],
+    on_nan: OnNan,
 ) -> list[Member]:
     source = open_source(config.source, device)
     first = finite_rows(source.block(0), "block 0", on_nan)
@@ -202,8 +203,8 @@ class _Keeper:
 
     def _log(self, done: int, terms: list[Terms]) -> None:
         lines = [_log_line(member, done, part) for member, part in zip(self.members, terms, strict=True)]
-        lines_of_log = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        append_text(self.folder / "log.jsonl", lines_of_log)
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        append_text(self.folder / "log.jsonl", text)
         for line, log in itertools.product(lines, self.logs):
             log(line)
 
