@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite, prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -87,23 +87,27 @@ def compare(
         orientation: where the atoms of bare decoders are, in "rows" or in "columns".
         progress: called with (done, total, text) after each step.
     """
-    _check_options(on, dead, chance, chance_draws)
-    loaded = open_subjects(subjects, orientation)
-    rows = [_rows_of(one, on) for one in loaded]
-    _check_subjects(loaded, rows)
-    _check_prefixes(prefixes, rows)
     options = ComparisonOptions(
-        prefixes="auto" if prefixes is None else tuple(prefixes),
+        prefixes="auto" if prefixes is None else tuple(map(int, prefixes)),
         absolute=absolute,
         on=on,
         dead=dead,
         chance=chance,
         chance_draws="auto" if chance_draws is None else chance_draws,
     )
-    steps = Steps(progress)
-    activations = None if data is None else open_rows(data)
+    _check_options(options)
+    loaded = open_subjects(subjects, orientation)
+    return _compare(loaded, options, None if data is None else open_rows(data), Steps(progress))
+
+
+def _compare(
+    loaded: Sequence[Loaded], options: ComparisonOptions, activations: Data | None, steps: Steps
+) -> Comparison:
+    rows = [_rows_of(one, options.on) for one in loaded]
+    _check_subjects(loaded, rows)
+    _check_prefixes(options.prefixes, rows)
     seen = None if activations is None else _observe(loaded, activations, steps)
-    sides = [_side(one, None if seen is None else seen.fired[i], dead) for i, one in enumerate(rows)]
+    sides = [_side(one, None if seen is None else seen.fired[i], options.dead) for i, one in enumerate(rows)]
     pairs = _measure_pairs(sides, options, seen, steps)
     saes = tuple(_describe(one, sides[i], seen, i) for i, one in enumerate(loaded))
     return Comparison(
@@ -120,16 +124,14 @@ def compare(
 # --- checks -----------------------------------------------------------------------------------------
 
 
-def _check_options(on: str, dead: str, chance: str, chance_draws: int | None) -> None:
+def _check_options(options: ComparisonOptions) -> None:
     """Raise `ValueError` if an option has no meaning, before anything is read."""
-    if on not in ("decoder", "encoder"):
-        raise ValueError(f"on={on!r}: give 'decoder' or 'encoder'.")
-    if dead not in ("keep", "drop"):
-        raise ValueError(f"dead={dead!r}: give 'keep' or 'drop'.")
-    if chance not in ("fitted", "isotropic"):
-        raise ValueError(f"chance={chance!r}: give 'fitted' or 'isotropic'.")
-    if chance_draws is not None and chance_draws < 0:
-        raise ValueError(f"chance_draws={chance_draws}: give 0 for none, or a number of draws.")
+    for name, known in (("on", get_args(On)), ("dead", get_args(Dead)), ("chance", get_args(Chance))):
+        if (given := getattr(options, name)) not in known:
+            raise ValueError(f"{name}={given!r}: give {' or '.join(map(repr, known))}.")
+    draws = options.chance_draws
+    if not isinstance(draws, str) and draws < 0:
+        raise ValueError(f"chance_draws={draws}: give 0 for none, or a number of draws.")
 
 
 def _check_subjects(loaded: Sequence[Loaded], rows: Sequence[Tensor]) -> None:
@@ -145,10 +147,10 @@ def _check_subjects(loaded: Sequence[Loaded], rows: Sequence[Tensor]) -> None:
             )
 
 
-def _check_prefixes(prefixes: Sequence[int] | None, rows: Sequence[Tensor]) -> None:
+def _check_prefixes(prefixes: Sequence[int] | str, rows: Sequence[Tensor]) -> None:
     """Raise `ValueError` if no SAE has as many units as a prefix."""
     longest = max(map(len, rows))
-    for length in prefixes or ():
+    for length in () if isinstance(prefixes, str) else prefixes:
         if not 1 <= length <= longest:
             raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
 

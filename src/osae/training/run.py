@@ -140,7 +140,6 @@ def _go(
     logs: Sequence[Log],
     on_nan: OnNan,
     tell: Callable[[str], None],
-    on_nan: OnNan,
 ) -> list[Member]:
     source = open_source(config.source, device)
     first = finite_rows(source.block(0), "block 0", on_nan)
