@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
-from osae.config import variant
+from osae.config import later, variant
 from osae.dictionary import Dictionary, FreeAtoms
 from osae.model import SAEConfig
 from osae.prefix import (
@@ -85,7 +85,7 @@ class Recipe:
     sweep: Sweep | None = None
     resort: Resort | None = None
     rescale: bool = False
-    adam: Adam = Adam()
+    adam: Adam = later(Adam())
 
     def __post_init__(self):
         if self.batch < 1 or self.samples < self.batch:

@@ -237,7 +237,7 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
     short = TextFiles((str(tmp_path / "short.txt"),))
     for changes, words in (
         ({"context": 65}, "at most 64 tokens"),
-        ({"context": 1, "skip": 0, "bos": "yes"}, "no room beside the BOS"),
+        ({"context": 1, "skip": 0, "bos": "yes"}, "no room next to the BOS"),
         ({"text": empty}, "contains only whitespace"),
         ({"text": short}, "too few tokens"),
         ({"layer": 9}, "give 0 to 3"),

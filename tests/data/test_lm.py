@@ -144,9 +144,9 @@ def test_a_place_that_is_not_there_is_refused(place, words, folder_of):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("model.rotary_emb", "a row for each"),
+        ("model.rotary_emb", "one row per token"),
         ("model.layers", "never runs"),
-        ("", "a row for each"),
+        ("", "one row per token"),
     ],
 )
 def test_a_module_that_gives_no_rows_is_refused(name, words, folder_of):

@@ -50,7 +50,9 @@ def test_a_column_of_chance_levels_is_written_like_what_it_stands_beside():
 
 def test_the_chance_level_stands_in_the_columns_that_have_one(experiment):
     grid = lay_out_all(experiment)[0]
-    levels = dict(zip((column.key for column in grid.columns), grid.chance, strict=True))
+    ((name, texts),) = grid.chance
+    assert name == "chance level"
+    levels = dict(zip((column.key for column in grid.columns), texts, strict=True))
     assert (levels["stability_pairs"], levels["orderedness_truth"], levels["mse"]) == ("0.312", "0.000", "")
     assert lay_out(table(0.1, 0.2)).chance == ()
 

@@ -167,14 +167,6 @@ def test_long_lists_are_left_to_the_json_file(experiment):
     assert "1,000 entries, in the JSON file" in html
 
 
-def test_a_result_without_a_page_is_named():
-    from osae.results import Table
-    from tests.report.test_terminal import Sample
-
-    with pytest.raises(TypeError, match="Sample"):
-        page(Sample(Table("", "", (), ())))
-
-
 def test_text_that_no_file_can_hold_is_shown_as_an_escape(experiment, tmp_path):
     write_page(replace(experiment, title="lone \ud800"), tmp_path / "page.html")
     assert r"<h1>lone \ud800</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -109,12 +109,12 @@ def test_rows_that_are_not_finite_stop_a_run_or_are_left_out_of_it(name, rows):
 def test_weights_that_a_step_has_spoiled_are_never_written(rows, tmp_path):
     member = Member(world_recipe("topk", TASK), 0, rows)
     train([member], MemoryRows(rows), done=TASK.samples // TASK.batch - 1)
-    checkpoint.save(tmp_path / "good", [member], 1)
-    good = (tmp_path / "good").read_bytes()
+    checkpoint.save(tmp_path, [member], 1)
+    good = (tmp_path / "checkpoint.safetensors").read_bytes()
     next(iter(member.optimizer.state.values()))["exp_avg_sq"][0] = math.inf
     with pytest.raises(NotFinite, match=r"made weights NaN or infinite: .* lr\.peak=0\.01"):
-        checkpoint.save(tmp_path / "good", [member], 2)
-    assert (tmp_path / "good").read_bytes() == good
+        checkpoint.save(tmp_path, [member], 2)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == good
     with pytest.raises(NotFinite):
         member.finish()
 

@@ -28,7 +28,7 @@ def test_a_live_run_refuses_another_text(tmp_path, capsys):
     assert main(words) == 0
     saved_text(text, documents(40)[::-1])
     assert main(["resume", str(tmp_path / "run"), "--device", "cpu"]) == 2
-    assert "the text is not the one that this run began with" in capsys.readouterr().err
+    assert "the text differs from the one this run started with" in capsys.readouterr().err
     text.write_bytes(kept)
     assert main(["resume", str(tmp_path / "run"), "--device", "cpu"]) == 0
 

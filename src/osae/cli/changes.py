@@ -26,6 +26,7 @@ FIELDS: dict[str, Any] = {
     "sweep": Sweep,
     "resort": Resort,
     "rescale": None,
+    "adam": None,
 }
 
 

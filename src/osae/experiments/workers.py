@@ -63,7 +63,7 @@ class _Worker(Generic[T, R]):
     """A process, and the task that it is at work on."""
 
     def __init__(self, function: Callable[[T], R], describe: Callable[[T], str]):
-        path = os.pathsep.join(folder for folder in sys.path if folder)
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", _SERVE],
             stdin=subprocess.PIPE,
@@ -130,7 +130,7 @@ def serve() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_tasks, args=(tasks,), daemon=True).start()
     while True:
-        pickle.dump(_answer(*pickle.loads(tasks.get())), answers)
+        pickle.dump(_answer(tasks.get()), answers)
         answers.flush()
 
 
@@ -141,8 +141,9 @@ def _read_tasks(tasks: "queue.SimpleQueue[bytes]") -> None:
     os._exit(1)  # whoever gave the tasks has ended
 
 
-def _answer(function: Callable[[Any], Any], task: Any) -> tuple[str, Any]:
+def _answer(request: bytes) -> tuple[str, Any]:
     try:
+        function, task = pickle.loads(request)
         return "done", function(task)
     except ValueError as error:
         return "ValueError", str(error)

@@ -4,18 +4,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 from osae.measures import CHANCE, MISSING, Measure, legend
 from osae.results import (
     AnyResult,
     Comparison,
-    Evaluation,
     ExperimentResult,
     Interval,
-    Ordering,
     Row,
-    Stitching,
     Table,
 )
 from osae.results.base import Number, as_interval
@@ -205,10 +201,8 @@ def _count_runs(result: AnyResult) -> int | None:
             return len(result.seeds)
         case Comparison():
             return len(result.saes)
-        case Evaluation() | Ordering() | Stitching():
+        case _:  # results of other kinds have no spreads
             return None
-        case _:
-            assert_never(result)
 
 
 def _drop_empty_spreads(table: Table) -> Table:

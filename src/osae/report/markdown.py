@@ -12,8 +12,8 @@ LEGEND = (
     "or over pairs of seeds where the column says so."
 )
 INTERVALS = (
-    "95 % intervals of the means are in results.csv and results.json. They come from a bootstrap over seeds, "
-    "not over pairs, because pairs share seeds."
+    "95 % intervals of the means are in results.csv and results.json. Those of pairs allow for pairs that "
+    "share a seed."
 )
 
 
@@ -25,11 +25,13 @@ def markdown(result: ExperimentResult) -> str:
     if result.seeds:
         lines += [f"- Seeds: {describe_seeds(result.seeds)}"]
     lines += [f"- {LEGEND}", f"- {INTERVALS}", f"- {BOLD}", ""]
-    for section, grid in zip(result.all_sections(), lay_out_all(result), strict=True):
-        if section.title:
-            lines += [f"## {_one_line(section.title)}", ""]
-        if section.world and section.world != result.world:
-            lines += [f"World: {_one_line(describe_world(section.world))}", ""]
+    worlds = {section.title: section.world for section in result.sections}
+    for grid in lay_out_all(result):
+        if grid.title != result.title:
+            lines += [f"## {_one_line(grid.title)}", ""]
+        world = worlds.get(grid.title)
+        if world and world != result.world:
+            lines += [f"World: {_one_line(describe_world(world))}", ""]
         lines += [*_table(grid), ""]
     if result.claims:
         lines += ["## Claims", "", *_claims(result.claims), ""]

@@ -170,7 +170,7 @@ class ExperimentResult(Result):
                 (section.columns or common, ""),
                 (_activation_columns(section), ACTIVATIONS),
             )
-            if columns
+            if columns or not more
         ]
 
     def summary(self) -> list[str]:

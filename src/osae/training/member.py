@@ -85,10 +85,14 @@ class Member:
         Raise `NotFinite`, with nothing changed, if the loss or a gradient is NaN or infinite.
         """
         terms = self.terms(x, step)
-        self._differentiate(terms, step)
-        self._step(step)
+        self.descend(terms, step)
         self._count(terms.code, step)
         return terms.detach()
+
+    def descend(self, terms: Terms, step: int) -> None:
+        """Take the optimizer step for these terms, or raise `NotFinite` with nothing changed."""
+        self._differentiate(terms, step)
+        self._step(step)
 
     def terms(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """Return the terms of the loss on x, with the schedules at this step."""

@@ -85,10 +85,9 @@ def forget(folder: Path) -> None:
     with suppress(LockedError), lock(folder):
         if checkpoint.exists(folder):
             return
-        (folder / "run.json").unlink(missing_ok=True)
-        shutil.rmtree(folder / "snapshots" / "0", ignore_errors=True)
-        with suppress(OSError):  # there is more in it
-            (folder / "snapshots").rmdir()
+        for name in ("run.json", "log.jsonl"):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "snapshots", ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()
 

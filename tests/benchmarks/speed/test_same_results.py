@@ -26,7 +26,11 @@ def train_with(backend):
     x = WORLD.draw().x
     with kernels.using(backend):
         groups = [
-            Group(name, {seed: fit(world_recipe(name, TASK), x, seed=seed) for seed in SEEDS})
+            Group(
+                name,
+                world_recipe(name, TASK),
+                {seed: fit(world_recipe(name, TASK), x, seed=seed) for seed in SEEDS},
+            )
             for name in ("topk", "osae")
         ]
     return measure_rows(groups, WORLD)

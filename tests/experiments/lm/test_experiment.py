@@ -74,10 +74,14 @@ def test_sorting_changes_the_order_and_nothing_else(done):
 
 def test_every_length_has_its_own_chance_level(done):
     result, plan = done
-    levels = [chance_level(length, length, 16).stability for length in plan.lengths]
-    assert result.chance_curves["stability"].mean == tuple(levels)
+    isotropic = tuple(chance_level(length, length, 16).stability for length in plan.lengths)
+    assert result.chance_curves["stability_isotropic"].mean == isotropic
+    levels = list(result.chance_curves["stability"].mean)
+    assert all(level >= other - 0.02 for level, other in zip(levels, isotropic, strict=True))
+    assert result.chance_curves["orderedness"].high[0] == (plan.lengths[0] - 1) ** -0.5
     for section in result.sections:
         assert [section.chance[f"stability_{length}"] for length in plan.lengths] == levels
+        assert section.chance["stability_isotropic"] == isotropic[-1]
 
 
 def test_every_method_has_the_same_trials_and_takes_the_best(done):

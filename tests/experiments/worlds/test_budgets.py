@@ -19,7 +19,7 @@ def test_all_methods_have_the_same_rate_and_warm_up_and_each_is_there_with_and_w
 
 def test_every_length_has_a_table_and_the_claims_find_their_methods(tmp_path):
     small = {"world_width": 8, "world_units": 10, "world_active": 2, "world_samples": 500}
-    result = run(BudgetOptions(out=tmp_path, seeds=2, epochs=(1, 2), jobs=1, **small), lambda *words: None)
+    result = run(BudgetOptions(out=tmp_path, seeds=2, budgets=(1, 2), jobs=1, **small), lambda *words: None)
     assert [section.x for section in result.sections] == [1.0, 2.0]
     rows = result.sections[0].by_method()
     assert {TOPK, OSAE_PAPER, f"{OSAE_PAPER}{SPLITTING}", "topk-sorted-by-gain"} <= set(rows)

@@ -8,7 +8,7 @@ from typing import Any
 from osae.cli.command import Command
 from osae.cli.commands.train import WORLD_BATCH, WORLD_EPOCHS
 from osae.experiments.lm.settings import DEFAULT, SETTINGS
-from osae.experiments.methods import ACTIVATION_METHODS
+from osae.experiments.methods import ACTIVATION_METHODS, WORLD_METHODS
 from osae.options import Options, option
 
 
@@ -21,7 +21,7 @@ class RecipesOptions(Options):
         default=None,
         positional=True,
         metavar="RECIPE",
-        choices=(*ACTIVATION_METHODS, *SETTINGS),
+        choices=tuple(dict.fromkeys((*ACTIVATION_METHODS, *WORLD_METHODS, *SETTINGS))),
         shown="list all",
     )
     worlds: bool = option("print the recipe for synthetic worlds, with the sizes of table 1", default=False)
@@ -30,6 +30,8 @@ class RecipesOptions(Options):
         super().__post_init__()
         if self.worlds and (self.name is None or self.name in SETTINGS):
             raise ValueError("--worlds requires a RECIPE.")
+        if not self.worlds and self.name is not None and self.name not in (*ACTIVATION_METHODS, *SETTINGS):
+            raise ValueError(f"{self.name} is a recipe for synthetic worlds: add --worlds.")
 
 
 def run(options: RecipesOptions, line: str) -> int:

@@ -45,7 +45,7 @@ class TrainOptions(LanguageOptions, WorldOptions):
         "recipes to train, see `osae recipes`",
         positional=True,
         metavar="RECIPE[,RECIPE]",
-        choices=(*ACTIVATION_METHODS, *SETTINGS),
+        choices=tuple(dict.fromkeys((*ACTIVATION_METHODS, *WORLD_METHODS, *SETTINGS))),
     )
     out: Path = option("new folder for the run", metavar="RUN")
     seeds: tuple[int, ...] = option("training seeds", default=(0,), metavar="0,1,...", least=0)
@@ -144,6 +144,11 @@ class TrainOptions(LanguageOptions, WorldOptions):
         refuse(self, language.NAMES, "applies to language models only: add --live or --setting.")
 
     def _check_activations(self) -> None:
+        known = (*ACTIVATION_METHODS, *SETTINGS)
+        if absent := [name for name in self.recipes if name not in known]:
+            raise ValueError(
+                f"{absent[0]} is a recipe for synthetic worlds: remove --data, --live and --setting."
+            )
         refuse(self, WORLD_NAMES, "applies to synthetic worlds only: remove it.")
         if self.epochs and (self.tokens or not self.data):
             raise ValueError(

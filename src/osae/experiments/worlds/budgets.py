@@ -27,7 +27,7 @@ TITLE = "Table 1 after training runs of several lengths, with and without splitt
 def run(options: BudgetOptions, progress: Progress) -> ExperimentResult:
     """Return a section for each length of training."""
     world = options.world()
-    sections = tuple(_run_budget(epochs, options, progress) for epochs in options.epoch_list)
+    sections = tuple(_run_budget(epochs, options, progress) for epochs in options.budget_list)
     result = ExperimentResult(
         experiment="budgets",
         title=TITLE,

@@ -97,7 +97,7 @@ def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) ->
 
 @torch.no_grad()
 def chance_levels(groups: Sequence[Group], *, absolute: bool = False) -> dict[str, float]:
-    """Return what unrelated dictionaries score: with the mean and covariance of these atoms, and isotropic."""
+    """Return what unrelated dictionaries score: like these atoms in mean and covariance, and isotropic."""
     decoders = [sae.decoder.detach() for group in groups for sae in group.saes.values()]
     units, width = decoders[0].shape
     like = metrics.fit_atoms(*decoders)

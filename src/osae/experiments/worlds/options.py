@@ -25,7 +25,7 @@ WORLD_FIELDS: dict[str, tuple[str, float | None]] = {  # help text, least value
     "samples": ("number of training samples, N", 1),
     "seed": ("seed of the dictionary and of the samples", None),
 }
-EPOCHS, QUICK_EPOCHS = (1, 3, 10, 25), (1, 3)
+BUDGETS, QUICK_BUDGETS = (1, 3, 10, 25), (1, 3)
 EXPONENTS, QUICK_EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
 
 
@@ -197,7 +197,7 @@ class BudgetOptions(WorldOptions, SeedOptions):
     SEEDS: ClassVar[int] = 10
 
     seeds: int | None = seeds_option(f"10, with --quick {QUICK_SEEDS}")
-    epochs: tuple[int, ...] | None = option(
+    budgets: tuple[int, ...] | None = option(
         "lengths of the training runs, in passes over the samples",
         default=None,
         least=1,
@@ -206,12 +206,12 @@ class BudgetOptions(WorldOptions, SeedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_distinct("--epochs", self.epochs or ())
+        check_distinct("--budgets", self.budgets or ())
 
     @property
-    def epoch_list(self) -> tuple[int, ...]:
-        """The lengths of the training runs."""
-        return self.epochs or (QUICK_EPOCHS if self.quick else EPOCHS)
+    def budget_list(self) -> tuple[int, ...]:
+        """The lengths of the training runs, in epochs."""
+        return self.budgets or (QUICK_BUDGETS if self.quick else BUDGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
