@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo demo-lm docs test test-slow test-faults test-interop golden check bench bench-matching clean
+.PHONY: evidence setup demo demo-lm docs test test-slow test-faults test-interop golden check bench bench-matching clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,10 @@ $(VENV)/.ready-docs: $(STAMP)
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -m benchmarks.documentation.site site
+
+# The experiments on worlds behind evidence/, from training to the tables of the docs; run it again to resume. Hours.
+evidence: setup
+	$(BIN)/python -m benchmarks.evidence
 
 # Our training step and the peers', in turns: docs/speed.md. About 25 minutes on two idle cores.
 bench: setup $(INTEROP)/.ready

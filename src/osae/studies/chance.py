@@ -47,18 +47,15 @@ class ChanceLevels:
         kinds: tuple[Kind, ...] = ("fitted", "isotropic") if kind == "fitted" else (ISOTROPIC,)
         ordered = {(min(shape), max(shape)) for shape in shapes} if draws != 0 else set()
         tasks: list[Task] = [(one, shape) for shape in sorted(ordered, reverse=True) for one in kinds]
+        self._fitting = threading.Lock()
         self._coming: dict[Task, Future[metrics.ChanceLevel]] = {task: Future() for task in tasks}
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
 
     def __enter__(self) -> "ChanceLevels":
         for task in self._coming:
             self._tasks.put(task)
-        if self._coming:
-            self._like = None
-            if self.kind == "fitted" and any(map(len, self._dictionaries)):
-                self._like = metrics.fit_atoms(*(atoms for atoms in self._dictionaries if len(atoms)))
-            for _ in range(_WORKERS):  # daemons, so that an interrupted command ends at once
-                threading.Thread(target=self._work, name="osae-chance", daemon=True).start()
+        for _ in range(_WORKERS if self._coming else 0):  # daemons: an interrupted command ends at once
+            threading.Thread(target=self._work, name="osae-chance", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -97,5 +94,14 @@ class ChanceLevels:
     def _draw(self, kind: Kind, small: int, large: int) -> metrics.ChanceLevel:
         # at width 512 the standard error is then below 0.001 from 64 units on: more units have less spread
         draws = min(8, max(1, _UNITS // large)) if self.draws is None else self.draws
-        like = self._like if kind == "fitted" else None
+        like = self._fit() if kind == "fitted" else None
         return metrics.chance_level(small, large, self.width, like=like, draws=draws, absolute=self.absolute)
+
+    def _fit(self) -> metrics.AtomDistribution | None:
+        """Return the distribution of all atoms, computed by the thread that needs it first."""
+        with self._fitting:
+            if self._dictionaries:
+                known = [atoms for atoms in self._dictionaries if len(atoms)]
+                self._like = metrics.fit_atoms(*known) if known else None
+                self._dictionaries = []
+            return self._like

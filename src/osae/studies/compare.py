@@ -217,8 +217,8 @@ def _measure_pairs(
         draws=None if options.chance_draws == "auto" else options.chance_draws,
         absolute=options.absolute,
     )
-    prepare_matching(*max(shapes, key=prod))
     with single_thread(), chance:
+        prepare_matching(*max(shapes, key=prod))
         return tuple(_measure_pair(sides, couple, lengths[couple], chance, seen, steps) for couple in couples)
 
 
@@ -251,9 +251,9 @@ def _measure_pair(
     a, b = _add_directions(left.rows, right.rows)
     full = metrics.match_atoms(a, b, absolute=chance.absolute)
     steps(f"{couple[0]} and {couple[1]} matched")
-    prefixes = []
+    prefixes: list[PrefixResult] = []
     for length in lengths:
-        prefixes.append(_measure_prefix(a, b, length, full, chance))
+        prefixes.append(_measure_prefix(a, b, length, full, absolute=chance.absolute))
         steps(f"{couple[0]} and {couple[1]}, first {length}")
     stream, null = (None, None) if seen is None else _match_streams(seen, sides, couple)
     if seen is not None:
@@ -263,20 +263,22 @@ def _measure_pair(
     return PairResult(
         *couple,
         chance=level and replace(level, stream_stability=null),
-        prefixes=tuple(prefixes),
+        prefixes=tuple(  # levels last: they are being drawn meanwhile
+            replace(one, chance=chance(min(one.length, len(a)), min(one.length, len(b)))) for one in prefixes
+        ),
         matching=_describe_matching(full, left, right),
         measures=_compute(PAIR_MEASURES, view),
     )
 
 
 def _measure_prefix(
-    a: Tensor, b: Tensor, length: int, full: metrics.Matching, chance: ChanceLevels
+    a: Tensor, b: Tensor, length: int, full: metrics.Matching, *, absolute: bool
 ) -> PrefixResult:
     first, second = a[:length], b[:length]
     whole = len(first) == len(a) and len(second) == len(b)
-    own = full if whole else metrics.match_atoms(first, second, absolute=chance.absolute)
+    own = full if whole else metrics.match_atoms(first, second, absolute=absolute)
     view = PrefixView(length, first, second, own, full)
-    return PrefixResult(length, chance(len(first), len(second)), _compute(PREFIX_MEASURES, view))
+    return PrefixResult(length, None, _compute(PREFIX_MEASURES, view))
 
 
 def _compute(registry: Mapping[str, Callable[[Any], float | None]], view: Any) -> dict[str, float | None]:

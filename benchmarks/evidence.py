@@ -1,0 +1,63 @@
+"""Run the experiments behind evidence/ and keep what they write:
+
+    python -m benchmarks.evidence [NAME ...]
+
+Each experiment is a command of `osae reproduce`; run this again to resume after an interruption. A finished
+experiment replaces its folder in evidence/, then tables and pages are written again. The language-model part
+needs activations, and has a script of its own: evidence/lm/commands.sh.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import ROOT
+
+RUNS = Path("runs")
+EXPERIMENTS = {
+    "lemma": (),
+    "pca": ("--seeds", "5"),
+    "energy": ("--seeds", "5"),
+    "toy": ("--seeds", "10"),
+    "schedules": ("--seeds", "5"),
+    "sizes": (
+        *("--seeds", "5"),
+        *("--methods", "topk,matryoshka-fixed,matryoshka-random,osae-paper,osae"),
+    ),
+    "budgets": ("--seeds", "10"),
+    "ablate": ("--seeds", "5"),
+    "zipf": ("--seeds", "5"),
+}
+
+
+def keep(source: Path, folder: Path) -> None:
+    """Replace a kept folder by what an experiment wrote: results and the numbers behind its figures."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "figures").mkdir(parents=True)
+    for name in ("results.json", "results.csv"):
+        shutil.copyfile(source / name, folder / name)
+    for numbers in sorted((source / "figures").glob("*.csv")):
+        shutil.copyfile(numbers, folder / "figures" / numbers.name)
+    if not any((folder / "figures").iterdir()):
+        (folder / "figures").rmdir()
+
+
+def main(names: list[str]) -> None:
+    """Run the named experiments, or all of them, one after the other."""
+    if unknown := [name for name in names if name not in EXPERIMENTS]:
+        sys.exit(f"there is no {unknown[0]}: give any of {', '.join(EXPERIMENTS)}.")
+    chosen, started = names or list(EXPERIMENTS), time.monotonic()
+    for count, name in enumerate(chosen, 1):
+        minutes = (time.monotonic() - started) / 60
+        print(f"evidence: {name}, {count} of {len(chosen)}, after {minutes:.0f} minutes", flush=True)
+        words = ["reproduce", name, *EXPERIMENTS[name], "--out", str(RUNS / name)]
+        subprocess.run([sys.executable, "-m", "osae", *words], cwd=ROOT, check=True)
+        keep(ROOT / RUNS / name, ROOT / "evidence" / name)
+    for module in ("evidence", "pages"):
+        subprocess.run([sys.executable, "-m", f"benchmarks.documentation.{module}"], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
