@@ -98,6 +98,14 @@ class Progression:
     method: str = doc("name of the recipe")
     moments: tuple[Moment, ...] = doc("moments of training, in order")
 
+    @staticmethod
+    def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
+        """Return what was written when moments had bare values at the lengths of the progression."""
+        if "prefix" not in data:
+            return data
+        lengths = data["prefix"]
+        return data | {"moments": [_upgrade_moment(moment, lengths) for moment in data["moments"]]}
+
 
 @dataclass(frozen=True)
 class StitchingTable:
@@ -224,9 +232,10 @@ def _upgrade_crossing(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _upgrade_moments(moments: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return moments of two seeds, with values at the prefix lengths, as curves without intervals."""
-    kept = []
-    for moment in moments:
-        values = {key: value for key, value in moment.items() if key not in ("tokens", "lengths")}
-        curves = {key: {"prefix": moment["lengths"], "mean": value} for key, value in values.items()}
-        kept.append({"tokens": moment["tokens"], "seeds": curves})
-    return {"moments": kept}
+    return {"moments": [_upgrade_moment(moment, moment["lengths"]) for moment in moments]}
+
+
+def _upgrade_moment(moment: Mapping[str, Any], lengths: list[int]) -> dict[str, Any]:
+    values = {key: value for key, value in moment.items() if key not in ("tokens", "lengths")}
+    curves = {key: {"prefix": lengths, "mean": value} for key, value in values.items()}
+    return {"tokens": moment["tokens"], "seeds": curves}
