@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import ROOT
 from osae import results
 from osae.experiments.claims import judge_result
-from osae.files import atomic_write
+from osae.files import CHECKSUM, atomic_write, seal
 from osae.report import markdown
 from osae.results.codec import to_json
 from osae.results.experiment import ExperimentResult
@@ -30,6 +30,8 @@ def judge_again(folder: Path) -> dict[str, str]:
     assert isinstance(result, ExperimentResult)
     if data.get("claims"):
         data["claims"] = to_json(judge_result(result))
+    if data.pop(CHECKSUM, None):
+        data = seal(data)
     judged = results.parse(data)
     assert isinstance(judged, ExperimentResult)
     indent = 2 if text.startswith("{\n") else None
