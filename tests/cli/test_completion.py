@@ -30,7 +30,10 @@ WORLD = [
         (["train", "--wor"], WORLD),
         (["train", "osae", "--world-zipf", "1", "--world-z"], []),  # given already
         (["train", "osae", "--log", "wandb", "--lo"], ["--log"]),  # can be given again
-        (["train", "osae-"], ["osae-paper", "osae-from-noise"]),
+        (
+            ["train", "osae-"],
+            ["osae-paper", "osae-from-noise", "osae-geometric", "osae-swept", "osae-swept-restarting"],
+        ),
         (["train", "osae,to"], ["osae,topk"]),
         (["train", "osae", "--start", ""], ["data", "noise"]),
         (["train", "--print"], ["--print-config"]),

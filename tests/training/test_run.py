@@ -87,7 +87,10 @@ def test_killed_and_resumed_run_ends_bit_for_bit_the_same(undisturbed, tmp_path)
     assert (run / "log.jsonl").read_text() == (undisturbed / "log.jsonl").read_text()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
+)
 def test_a_signal_saves_and_says_how_to_resume(number, code, undisturbed, tmp_path):
     run = tmp_path / "run"
     process = started(*TRAIN, "--checkpoint-seconds", "1000", "--out", str(run))

@@ -36,6 +36,7 @@ def train_with(backend):
     return measure_rows(groups, WORLD)
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_with_reference_and_cpu_kernels(tmp_path):
     rows = {backend: train_with(backend) for backend in ("reference", "cpu")}
     paths = [write(tmp_path / f"{backend}.json", found) for backend, found in rows.items()]

@@ -74,9 +74,14 @@ def test_table_1_has_a_row_per_method_and_topk_sorted_afterwards(tmp_path):
 
 
 @pytest.mark.usefixtures("short")
-def test_sizes_and_ablations_run(tmp_path):
+def test_sizes_run(tmp_path):
     result = run("sizes", tmp_path / "sizes", world_width=12, world_samples=2000, methods=("topk", "osae"))
     assert [section.world["units"] for section in result.sections] == [10, 30, 50]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short")
+def test_ablations_and_schedules_run(tmp_path):
     result = run("ablate", tmp_path / "ablate", **SMALL)
     assert {"osae", "no sorting", "unit sweeping", "prefix uniform"} <= set(result.by_method())
     result = run("schedules", tmp_path / "schedules", **SMALL)
