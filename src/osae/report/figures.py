@@ -71,6 +71,7 @@ LOOKS = {
     "topk": Look("#56B4E9", "o"),
     "topk-sorted": Look("#0072B2", "v", "--"),
     "topk-sorted-by-gain": Look("#0072B2", "^", "-."),
+    "topk-our-settings-sorted-by-gain": Look("#0072B2", "^", "-."),
     "batchtopk": Look("#882255", "P", "-."),
     "matryoshka-fixed": Look("#E69F00", "s"),
     "matryoshka-random": Look("#D55E00", "D", "--"),
@@ -94,13 +95,15 @@ def matching_scatter(
     title: str = "Position of each true atom in the learned dictionary",
     x_label: str = "place of the true atom",
     y_label: str = "place of the matched unit",
+    across: int = 4,
 ) -> None:
     """Draw one panel per method: a dot per matched pair of units, coloured by their cosine.
 
     A panel has `title`, `left` (places of the true atoms), `right` (places of the units matched with them),
-    `similarity` and `units` (the length of both axes). Its other keys are measures to write above it.
+    `similarity` and `units` (the length of both axes). Its other keys are measures to write above it. There
+    are at most `across` panels in a row.
     """
-    across = min(len(panels), 4)
+    across = min(len(panels), across)
     down = math.ceil(len(panels) / across)
     with _figure(path, (2.35 * across + 0.9, 2.7 * down + 0.8)) as figure:
         grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
@@ -175,6 +178,28 @@ def seed_pair_panel(data: Mapping[str, Any], path: Path | str) -> None:
             if all((matrix >= 0).all() for matrix in matrices):
                 bar.ax.set_ylim(0, limit)
         figure.suptitle(_plain(f"{data['title']}: two seeds and the ground truth, units in their own order"))
+
+
+def cosine_maps(
+    maps: Mapping[str, np.ndarray],
+    path: Path | str,
+    *,
+    title: str,
+    x_label: str = "principal direction",
+    y_label: str = "unit",
+) -> None:
+    """Draw one matrix of |cosines| per name, from white (0) to dark (1)."""
+    with _figure(path, (3.2 * len(maps) + 0.9, 4.0)) as figure:
+        grid = figure.subplots(1, len(maps), squeeze=False)
+        image = None
+        for axes, (name, cosines) in zip(grid.flat, maps.items(), strict=True):
+            image = axes.imshow(cosines, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+            axes.set(title=_name(name), xlabel=_plain(x_label), ylabel=_plain(y_label))
+            axes.grid(visible=False)
+            axes.locator_params(nbins=6, integer=True)
+        figure.suptitle(_plain(title))
+        if image is not None:
+            figure.colorbar(image, ax=grid, label="|cosine|", shrink=0.8, pad=0.02)
 
 
 def _axes_of_pairs(word: str) -> list[tuple[str, str]]:

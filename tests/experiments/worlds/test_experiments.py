@@ -8,14 +8,17 @@ from osae import results
 from osae.config import to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments import EXPERIMENTS
-from osae.experiments.methods import TABLE_METHODS
+from osae.experiments.methods import SORTED_BY_ENERGY, SORTED_BY_GAIN, TABLE_METHODS
 from osae.experiments.worlds import training
 from osae.experiments.worlds.ablate import ablations
+from osae.experiments.worlds.figures import draw_sweep
 from osae.experiments.worlds.schedules import unscheduled
 from osae.experiments.worlds.trials import list_trials, read_record, tuned_recipe
 from osae.experiments.worlds.zipf import zipf_recipes
 from osae.recipes import WORLD_RECIPES, Task
+from osae.report import figures as report_figures
 from osae.report import write_experiment
+from osae.results.experiment import MethodRow, Section
 
 TASK = Task(80, 100, 5, samples=3_000_000)
 SMALL = {"world_width": 12, "world_units": 10, "world_active": 2, "world_samples": 2000}
@@ -38,19 +41,36 @@ def run(name, out, **choices):
 
 
 def test_pca_world_gives_principal_directions_in_order(tmp_path):
-    ordered, plain = run("pca", tmp_path).rows
+    result = run("pca", tmp_path)
+    ordered, plain = result.rows
+    assert [figure.file for figure in result.figures] == ["figures/directions.png"]
     assert ordered.interval("least_cosine").ends()[0] >= 0.99
     assert plain.mean("least_cosine") < 0.9
     assert ordered.mean("mse") == pytest.approx(ordered.mean("least_possible_mse"), rel=0.02)
 
 
 def test_order_is_by_energy_where_frequency_disagrees(tmp_path):
-    rows = run("energy", tmp_path).by_method()
+    result = run("energy", tmp_path)
+    rows = result.by_method()
+    assert [figure.file for figure in result.figures] == ["figures/orders.png"]
     for method in ("osae", "osae-paper"):
         assert (
             rows[method].mean("orderedness_energy") > 0.5
         )  # after short training a seed may miss some atoms
         assert rows[method].mean("orderedness_frequency") < 0
+
+
+def test_the_zipf_figure_has_at_most_six_lines_none_like_another(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(report_figures, "sweep", lambda sections, *more: drawn.update(sections=sections))
+    names = [recipe.name for recipe in zipf_recipes(SparseWorld(16, 32, 3), 10)]
+    names += [*SORTED_BY_ENERGY.values(), *SORTED_BY_GAIN.values()]
+    draw_sweep([Section("", tuple(MethodRow(name) for name in names), x=1.0)], tmp_path)
+    (section,) = drawn["sections"]
+    shown = [row.method for row in section.rows]
+    looks = report_figures.looks(shown).values()
+    assert 4 <= len(shown) <= 6
+    assert len({look.color for look in looks}) == len(shown)
 
 
 @pytest.fixture

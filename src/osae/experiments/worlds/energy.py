@@ -10,6 +10,7 @@ from osae.config import to_json
 from osae.data.worlds import SparseWorld
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import OSAE, OSAE_PAPER, TOPK
+from osae.experiments.worlds.figures import draw_orders
 from osae.experiments.worlds.measuring import measure_chance, measure_rows
 from osae.experiments.worlds.options import EnergyOptions
 from osae.experiments.worlds.orders import correlate_orders, true_orders
@@ -29,7 +30,8 @@ def run(options: EnergyOptions, progress: Progress) -> ExperimentResult:
     world = replace(world, **options.world_changes())
     task = world_task(world, quick=options.quick)
     recipes = [world_recipe(name, task) for name in (TOPK, OSAE_PAPER, OSAE)]
-    groups = add_sorted(train_saes(world, recipes, options, progress), world)
+    trained = train_saes(world, recipes, options, progress)
+    groups = add_sorted(trained, world)
     orders = true_orders(world)
     result = ExperimentResult(
         experiment="energy",
@@ -39,6 +41,7 @@ def run(options: EnergyOptions, progress: Progress) -> ExperimentResult:
         chance=measure_chance(groups, world),
         columns=("orderedness_frequency", "orderedness_energy", "stability_truth", "mse", "seconds"),
         rows=_add_orderedness(measure_rows(groups, world), groups, world.dictionary(), orders),
+        figures=(draw_orders(trained, world.dictionary(), orders, options.out),),
         notes=(
             f"In this world, the orders by frequency and by energy have rank correlation "
             f"{correlate_orders(world):.2f}.",

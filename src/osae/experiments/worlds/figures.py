@@ -1,15 +1,24 @@
 """The figures of the experiments on worlds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from osae import metrics
 from osae.data.worlds import SparseWorld
-from osae.experiments.methods import SORTED_AFTERWARDS
+from osae.experiments.methods import (
+    MATRYOSHKA,
+    OSAE,
+    OSAE_PAPER,
+    SORTED_AFTERWARDS,
+    SORTED_BY_GAIN,
+    TOPK,
+    TOPK_OUR_SETTINGS,
+)
 from osae.experiments.worlds.training import Group
 from osae.model import SAE
 from osae.results.experiment import Figure, MethodRow, Section
@@ -17,6 +26,7 @@ from osae.results.experiment import Figure, MethodRow, Section
 RASTER_INPUTS = 50
 STREAM_ROWS = 5000
 SWEPT = ("stability_truth", "stability_pairs", "orderedness_truth", "orderedness_pairs", "mse", "fifr")
+SWEPT_METHODS = (TOPK, *MATRYOSHKA, OSAE_PAPER, SORTED_BY_GAIN[TOPK_OUR_SETTINGS], OSAE)  # six lines at most
 VARIED = ("stability_truth", "orderedness_truth", "stability_pairs", "mse")
 
 
@@ -80,7 +90,44 @@ def draw_budgets(sections: Sequence[Section], splitting: str, out: Path) -> Iter
         yield Figure(file.as_posix(), f"{title}: mean over seeds and 95 % interval.")
 
 
-def _matching_panel(name: str, sae: SAE, truth: torch.Tensor) -> dict[str, Any]:
+@torch.no_grad()
+def draw_principal(groups: Sequence[Group], directions: Tensor, out: Path) -> Figure:
+    """Draw how close each unit is to each principal direction, for the first seed of every method."""
+    from osae.report import figures
+
+    file = make_folder(out) / "directions.png"
+    maps = {
+        group.method: metrics.cosine(next(iter(group.saes.values())).decoder, directions).abs().numpy()
+        for group in groups
+    }
+    figures.cosine_maps(maps, out / file, title="Units and principal directions: |cosine|")
+    caption = (
+        "The |cosine| of each unit with each principal direction, first seed of each method: a diagonal "
+        "means that every unit is the principal direction of its place."
+    )
+    return Figure(file.as_posix(), caption)
+
+
+@torch.no_grad()
+def draw_orders(groups: Sequence[Group], atoms: Tensor, orders: Mapping[str, Tensor], out: Path) -> Figure:
+    """Draw the places of the units against those of the true atoms in each of the orders, first seeds."""
+    from osae.report import figures
+
+    file = make_folder(out) / "orders.png"
+    panels = [
+        _matching_panel(f"{group.method}, by {name}", next(iter(group.saes.values())), atoms[order])
+        for name, order in orders.items()
+        for group in groups
+    ]
+    figures.matching_scatter(panels, out / file, title="Where each true atom is found", across=len(groups))
+    caption = (
+        f"One dot for each pair of a true atom and the unit matched with it, with the true atoms sorted by "
+        f"{' and by '.join(orders)}: units on the diagonal are in that order."
+    )
+    return Figure(file.as_posix(), caption)
+
+
+def _matching_panel(name: str, sae: SAE, truth: Tensor) -> dict[str, Any]:
     found = metrics.consistency(truth, sae.decoder)
     return {
         "title": name,
@@ -110,12 +157,19 @@ def _seed_pair(group: Group, world: SparseWorld) -> dict[str, Any]:
 
 
 def draw_sweep(sections: Sequence[Section], out: Path) -> Figure:
-    """Draw the measures against the exponents of the sections."""
+    """Draw the measures against the exponents of the sections, of the methods that are compared most."""
     from osae.report import figures
 
     file = make_folder(out) / "sweep.png"
-    figures.sweep(sections, SWEPT, out / file)
-    caption = "Each measure against the world's Zipf exponent; bands are 95 % intervals over seeds."
+    shown = [
+        replace(section, rows=tuple(row for row in section.rows if row.method in SWEPT_METHODS))
+        for section in sections
+    ]
+    figures.sweep(shown, SWEPT, out / file)
+    caption = (
+        "Each measure against the world's Zipf exponent, for six of the methods; bands are 95 % intervals "
+        "over seeds."
+    )
     return Figure(file.as_posix(), caption)
 
 

@@ -10,6 +10,7 @@ from osae.config import to_json
 from osae.data.worlds import PCAWorld
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import ORDERED, PLAIN
+from osae.experiments.worlds.figures import draw_principal
 from osae.experiments.worlds.measuring import EVALUATION_ROWS, chance_levels
 from osae.experiments.worlds.options import PCAOptions
 from osae.experiments.worlds.training import Group, train_saes
@@ -38,6 +39,7 @@ def run(options: PCAOptions, progress: Progress) -> ExperimentResult:
         chance=chance_levels(groups, absolute=True),
         columns=("least_cosine", "cosine_in_place", "mse", "least_possible_mse"),
         rows=tuple(_measure_row(group, world) for group in groups),
+        figures=(draw_principal(groups, world.dictionary(), options.out),),
         notes=(
             f"`{PLAIN}` can only find the span of the leading directions; `{ORDERED}` finds each, in order.",
         ),
