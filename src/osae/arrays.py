@@ -1,5 +1,7 @@
 """Numbers in memory, as people have them: torch tensors and numpy arrays."""
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import torch
 from torch import Tensor
 
 Array = Tensor | np.ndarray
+IN_MEMORY = "in memory"  # where a result would name a path
 
 
 def as_tensor(values: Any, name: str = "the argument") -> Tensor:
@@ -24,3 +27,29 @@ def as_tensor(values: Any, name: str = "the argument") -> Tensor:
     native = np.dtype(np.float64) if wide else array.dtype.newbyteorder("=")
     shareable = array.flags.writeable and array.dtype == native and min(array.strides, default=0) >= 0
     return torch.from_numpy(array if shareable else np.array(array, dtype=native))
+
+
+def as_matrix(values: Any, what: str) -> Tensor:
+    """Return a matrix of finite floating-point numbers on the CPU; raise `ValueError` if it is none."""
+    tensor = as_tensor(values, what).detach().cpu()
+    if tensor.ndim != 2 or 0 in tensor.shape:
+        raise ValueError(f"{what} of shape {tuple(tensor.shape)}: give a matrix that is not empty.")
+    if not tensor.is_floating_point():
+        raise ValueError(
+            f"{what} of type {str(tensor.dtype).removeprefix('torch.')}: give floating-point numbers."
+        )
+    finite = tensor.isfinite().all(1)
+    if not bool(finite.all()):
+        first = int((~finite).int().argmax())
+        raise ValueError(f"{what}: row {first} contains NaN or infinity: remove such rows.")
+    return tensor
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 digest of names, shapes, types and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
+        # as bytes, since numpy has no bfloat16
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

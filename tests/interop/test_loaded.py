@@ -82,7 +82,7 @@ def test_what_is_loaded_prints_as_what_it_is(sae, tmp_path):
 def test_an_sae_in_memory_is_loaded_as_it_is(sae):
     loaded = load(sae)
     assert loaded.sae is sae
-    assert (loaded.path, loaded.format, loaded.units, loaded.width) == ("(in memory)", "osae", UNITS, WIDTH)
+    assert (loaded.path, loaded.format, loaded.units, loaded.width) == ("in memory", "osae", UNITS, WIDTH)
     assert load(loaded) is loaded
     again = SAE(sae.config, generator=torch.Generator().manual_seed(0))
     assert load(again).sha256 == loaded.sha256
@@ -106,12 +106,12 @@ def test_a_matrix_in_memory_is_a_decoder_with_atoms_as_rows(kind):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (np.ones(3), "a matrix is needed"),
-        (np.ones((0, 3)), "a matrix is needed"),
-        (np.full((2, 2), np.nan), "NaN or infinit"),
+        (np.ones(3), "a decoder of shape .*: give a matrix"),
+        (np.ones((0, 3)), "a decoder of shape .*: give a matrix"),
+        (np.full((2, 2), np.nan), "row 0 contains NaN"),
         (np.eye(2, dtype=int), "floating-point"),
         (torch.nn.Linear(2, 2), "expected an SAE, got Linear"),
-        (123, "expected an SAE, got int: give a path, an SAE, or a decoder as a matrix"),
+        (123, "expected an SAE, got int: give a path, an SAE, a loaded file, or a decoder as a matrix"),
         (["a", "b"], "expected one SAE, got list: load them one by one, or give the list to osae.compare"),
         (None, "expected an SAE, got NoneType"),
     ],

@@ -91,7 +91,7 @@ def test_an_array_that_is_read_only_or_of_a_foreign_byte_order_is_taken():
         (noise(5, 4, 0)[0], r"a decoder of shape \(4,\): give a matrix"),
         (np.zeros((0, 4), dtype=np.float32), r"shape \(0, 4\)"),
         (np.zeros((3, 4), dtype=np.int64), "of type int64: give floating-point numbers"),
-        (torch.zeros(3, 4, dtype=torch.int32), "of type torch.int32"),
+        (torch.zeros(3, 4, dtype=torch.int32), "of type int32"),
         (torch.tensor([[1.0, 2.0], [float("nan"), 1.0]]), "row 1 contains NaN"),
         ({"a": 1}, "expected an SAE, got dict"),
     ],

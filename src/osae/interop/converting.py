@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from osae import __version__
+from osae.arrays import IN_MEMORY
 from osae.config import to_json
 from osae.interop import own
 from osae.interop.ancestry import find_config, own_words
 from osae.interop.export import Origin, store
 from osae.interop.formats import DESCRIBED, TARGETS, Target, get_writer
-from osae.interop.loading import IN_MEMORY, Loaded, SAELike, load
+from osae.interop.loading import Loaded, SAELike, load
 from osae.interop.place import Place
 from osae.suggestions import list_choices
 

@@ -1,7 +1,5 @@
 """SAEs loaded from any format, or taken as they are in memory: one type for all of them."""
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from osae.arrays import Array, as_tensor
+from osae.arrays import IN_MEMORY, Array, as_matrix, as_tensor, digest_tensors
 from osae.interop import bare, hub, own
 from osae.interop.ancestry import find_place
 from osae.interop.bare import Orientation
@@ -20,8 +18,6 @@ from osae.interop.parts import Matrices, Parts, fold
 from osae.interop.place import Place
 from osae.model import SAE
 from osae.sparsify import Code
-
-IN_MEMORY = "(in memory)"  # in place of a path
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,6 +67,10 @@ class Loaded:
             raise ValueError(f"x has shape {tuple(rows.shape)}: give rows of width {self.width}.")
         return sae.encode(rows.to(sae.decoder))
 
+    def encode_dense(self, x: Float[Array, "*batch d"]) -> Float[Tensor, "*batch K"]:
+        """Return the code of each row as a vector with one entry per unit."""
+        return self.encode(x).dense(self.units)
+
     @torch.no_grad()
     def decode(
         self, code: Code | tuple[Array, Array], x: Float[Array, "*batch d"] | None = None
@@ -117,11 +117,11 @@ def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
         return _describe(source)
     if not isinstance(source, Path | str):
         _check_matrix(source)
-        return _as_decoder(as_tensor(source, "the SAE"), orientation)
+        return _as_decoder(as_matrix(source, "a decoder"), orientation)
     try:
         remote = isinstance(source, str) and source.startswith(hub.PREFIX)
         local = hub.fetch(str(source)) if remote else Path(source)
-        if (local / "run.json").is_file() and not (local / "sae.json").is_file():
+        if own.is_run(local):
             local = own.only_sae_of_run(local)
         return _read(find(local), str(source), orientation)
     except ValueError as error:
@@ -136,28 +136,21 @@ def _check_matrix(source: object) -> None:
             f"expected one SAE, got {kind}: load them one by one, or give the {kind} to osae.compare."
         )
     if not isinstance(source, Array | list | tuple):
-        raise ValueError(f"expected an SAE, got {kind}: give a path, an SAE, or a decoder as a matrix.")
+        raise ValueError(
+            f"expected an SAE, got {kind}: give a path, an SAE, a loaded file, or a decoder as a matrix."
+        )
 
 
 def _describe(sae: SAE) -> Loaded:
     """Return an SAE in memory as if it had been loaded; its digest is that of its parameters."""
     decoder, encoder = sae.decoder.detach().cpu(), sae.encoder.detach().cpu()
-    return Loaded(IN_MEMORY, own.NAME, _digest(sae.state_dict()), sae, decoder, encoder)
+    return Loaded(IN_MEMORY, own.NAME, digest_tensors(sae.state_dict()), sae, decoder, encoder)
 
 
 def _as_decoder(matrix: Tensor, orientation: Orientation | None) -> Loaded:
-    """Return a matrix in memory as a bare decoder."""
-    entries = {bare.NAMES[0]: matrix.detach().cpu()}
-    read = bare.read(Found(Path(IN_MEMORY), entries, {}), orientation or "rows")
-    return _from_matrices(read, IN_MEMORY, bare.NAME, _digest({"decoder": read.decoder}), {})
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 digest of tensors with their names, in single precision."""
-    digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        digest.update(name.encode() + tensor.detach().cpu().float().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    """Return a matrix in memory as a bare decoder; its digest is that of the numbers that were given."""
+    read = bare.read(Found(Path(IN_MEMORY), {bare.NAMES[0]: matrix}, {}), orientation or "rows")
+    return _from_matrices(read, IN_MEMORY, bare.NAME, digest_tensors({"decoder": matrix}), {})
 
 
 def _read(found: Found, path: str, orientation: Orientation | None) -> Loaded:

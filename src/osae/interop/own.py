@@ -31,12 +31,24 @@ def place(config: dict[str, Any]) -> Place:
     )
 
 
+def is_run(path: Path) -> bool:
+    """Return whether this is the folder of a run, not of one of its SAEs."""
+    return (path / "run.json").is_file() and not (path / "sae.json").is_file()
+
+
+def saes_of_run(folder: Path) -> list[Path]:
+    """Return the folders of a run's finished SAEs; raise `ValueError` if there is none."""
+    found = sorted(child.parent for child in folder.glob("*/sae.json"))
+    if not found:
+        raise ValueError(f"this run has no finished SAE yet: `osae resume {folder}` completes it.")
+    return found
+
+
 def only_sae_of_run(folder: Path) -> Path:
     """Return the folder of a run's only finished SAE."""
-    names = sorted(child.parent.name for child in folder.glob("*/sae.json"))
-    if len(names) == 1:
-        return folder / names[0]
-    if not names:
-        raise ValueError(f"this run has no finished SAE yet: `osae resume {folder}` continues it.")
+    found = saes_of_run(folder)
+    if len(found) == 1:
+        return found[0]
+    names = [one.name for one in found]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     raise ValueError(f"this run holds {len(names)} SAEs: name one of {', '.join(names[:SHOWN])}{more}.")

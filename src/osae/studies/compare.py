@@ -15,7 +15,7 @@ from torch import Tensor
 
 from osae import metrics, passes
 from osae.devices import single_thread
-from osae.interop import Loaded
+from osae.interop import Loaded, SAELike
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
 from osae.progress import Progress, Steps
@@ -37,7 +37,6 @@ from osae.studies.subjects import (
     BATCH,
     Data,
     DataLike,
-    Subject,
     check_runnable,
     count_batches,
     describe_rows,
@@ -58,7 +57,7 @@ Chance = Literal["fitted", "isotropic"]
 
 
 def compare(
-    subjects: Subject | Sequence[Subject],
+    subjects: SAELike | Sequence[SAELike],
     *,
     data: DataLike | None = None,
     prefixes: Sequence[int] | None = None,

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from osae import interop
-from osae.interop import Target
+from osae.interop import SAELike, Target
 from osae.interop.bare import Orientation
-from osae.studies.subjects import Subject, open_subject
+from osae.studies.subjects import open_subject
 
 
 def convert(
-    subject: Subject,
+    subject: SAELike,
     out: Path | str,
     *,
     to: Target,

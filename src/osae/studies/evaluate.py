@@ -11,7 +11,7 @@ import torch
 
 from osae import metrics, passes
 from osae.devices import choose_device
-from osae.interop import Loaded
+from osae.interop import Loaded, SAELike
 from osae.model import SAE
 from osae.progress import Progress, Steps
 from osae.results.evaluation import (
@@ -28,7 +28,6 @@ from osae.studies.subjects import (
     BATCH,
     Data,
     DataLike,
-    Subject,
     check_runnable,
     count_batches,
     describe_rows,
@@ -43,7 +42,7 @@ TOKENS = 20_000  # predictions that the cross-entropy is the mean of
 
 
 def evaluate(
-    subjects: Subject | Sequence[Subject],
+    subjects: SAELike | Sequence[SAELike],
     data: DataLike,
     *,
     prefixes: Sequence[int] = (),

@@ -3,6 +3,7 @@
 import torch
 
 from osae import metrics, passes
+from osae.interop import SAELike
 from osae.passes import ORDERS, By
 from osae.progress import Progress, Steps
 from osae.results.ordering import Ordering
@@ -10,7 +11,6 @@ from osae.results.subject import SourceInfo
 from osae.studies.subjects import (
     BATCH,
     DataLike,
-    Subject,
     check_runnable,
     count_batches,
     describe_rows,
@@ -22,7 +22,7 @@ from osae.studies.subjects import (
 )
 
 
-def order(subject: Subject, data: DataLike, *, by: By = "gain", progress: Progress | None = None) -> Ordering:
+def order(subject: SAELike, data: DataLike, *, by: By = "gain", progress: Progress | None = None) -> Ordering:
     """Return the SAE with its units in the order that its activations give, in the result's `sae`.
 
     "gain": next comes the unit that lowers the error most after those before it; "energy": what each unit

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from osae import passes
+from osae.interop import SAELike
 from osae.progress import Progress, Steps
 from osae.results.stitching import StitchedUnit, Stitching
 from osae.studies.subjects import (
     BATCH,
     DataLike,
-    Subject,
     check_runnable,
     count_batches,
     describe_rows,
@@ -26,7 +26,7 @@ from osae.studies.subjects import (
 LISTED = 20  # units listed as the most novel
 
 
-def stitch(small: Subject, large: Subject, data: DataLike, *, progress: Progress | None = None) -> Stitching:
+def stitch(small: SAELike, large: SAELike, data: DataLike, *, progress: Progress | None = None) -> Stitching:
     """Return which units of the large SAE are new to the small one, repeat it, or never fire.
 
     Each unit is added to the small SAE alone, and the change of the squared error is the mean over all

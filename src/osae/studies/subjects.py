@@ -7,18 +7,17 @@ numpy array. Activations may be given as a path, `Shards`, or a matrix (N, d).
 """
 
 import copy
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from osae.arrays import IN_MEMORY, Array, as_matrix, digest_tensors
 from osae.data.shards import Shards, is_shards
-from osae.interop import Loaded, bare, load
+from osae.interop import Loaded, SAELike, bare, load, own
 from osae.interop.ancestry import own_words
 from osae.interop.bare import Orientation
 from osae.model import SAE
@@ -27,10 +26,6 @@ from osae.results.subject import SubjectInfo
 from osae.versions import versions
 
 BATCH = 1024  # activations encoded at once: the pre-activations of 65,536 units then take 256 MB
-IN_MEMORY = "in memory"
-
-Matrix = Tensor | np.ndarray
-Subject = Path | str | SAE | Loaded | Tensor | np.ndarray
 
 
 class RowsInMemory:
@@ -62,11 +57,11 @@ class RowsInMemory:
 
 
 Data = Shards | RowsInMemory
-DataLike = Path | str | Shards | RowsInMemory | Tensor | np.ndarray
+DataLike = Path | str | Shards | RowsInMemory | Array
 
 
-def open_subject(thing: Subject, orientation: Orientation | None = None) -> Loaded:
-    """Return the SAE that a path, an object or a matrix stands for.
+def open_subject(thing: SAELike, orientation: Orientation | None = None) -> Loaded:
+    """Return the SAE that a path, an object or a matrix stands for, on the CPU: whatever `osae.load` takes.
 
     `orientation` says whether the atoms of a bare decoder are its rows or its columns. In memory they are
     rows unless it says otherwise; in a file they are found by their norms or by the longer side.
@@ -82,31 +77,20 @@ def _check_orientation(found: Sequence[Loaded], orientation: Orientation | None)
         raise ValueError(f"orientation={orientation!r} applies to bare decoders only: leave it out.")
 
 
-def _open_subject(thing: Subject, orientation: Orientation | None) -> Loaded:
-    if orientation not in (None, "rows", "columns"):
-        raise ValueError(f"orientation={orientation!r}: give 'rows' or 'columns'.")
-    if isinstance(thing, Loaded):
-        return thing
-    if isinstance(thing, SAE):
-        return _wrap_sae(thing)
-    if isinstance(thing, Matrix):
-        matrix = _read_matrix(thing, "a decoder").float()
-        return _wrap_decoder(matrix.T.contiguous() if orientation == "columns" else matrix)
-    if not isinstance(thing, str | Path):
-        raise ValueError(
-            f"expected an SAE, got {type(thing).__name__}: give a path, an SAE, a loaded file, or a decoder "
-            "as a matrix."
-        )
-    if is_shards(thing):
+def _open_subject(thing: SAELike, orientation: Orientation | None) -> Loaded:
+    if isinstance(thing, str | Path) and is_shards(thing):
         raise ValueError(f"{thing} contains activations: give an SAE here.")
-    return load(thing, orientation=orientation)
+    found = load(thing, orientation=orientation)
+    if found.sae is None or found.sae.decoder.device.type == "cpu":
+        return found
+    return replace(found, sae=copy.deepcopy(found.sae).cpu())
 
 
 def open_subjects(
-    things: Subject | Sequence[Subject], orientation: Orientation | None = None
+    things: SAELike | Sequence[SAELike], orientation: Orientation | None = None
 ) -> list[Loaded]:
     """Return the SAEs of one thing or of several; a run folder stands for all SAEs that it finished."""
-    several = [things] if isinstance(things, Subject) else things
+    several = [things] if isinstance(things, SAELike) else things
     if not isinstance(several, Iterable):
         raise ValueError(f"expected one SAE or several, got {type(things).__name__}.")
     found = [_open_subject(member, orientation) for thing in several for member in _expand_run(thing)]
@@ -114,24 +98,21 @@ def open_subjects(
     return found
 
 
-def _expand_run(thing: Subject) -> Sequence[Subject]:
-    if not isinstance(thing, str | Path):
+def _expand_run(thing: SAELike) -> Sequence[SAELike]:
+    if not isinstance(thing, str | Path) or not own.is_run(Path(thing)):
         return [thing]
-    folder = Path(thing)
-    if not (folder / "run.json").is_file() or (folder / "sae.json").is_file():
-        return [thing]
-    names = sorted(file.parent.name for file in folder.glob("*/sae.json"))
-    if not names:
-        raise ValueError(f"{thing}: this run has no finished SAE yet: `osae resume {thing}` completes it.")
-    return [folder / name for name in names]
+    try:
+        return own.saes_of_run(Path(thing))
+    except ValueError as error:
+        raise ValueError(f"{thing}: {error}") from error
 
 
 def open_rows(thing: DataLike) -> Data:
     """Return the activations that a path or a matrix stands for."""
     if isinstance(thing, Shards | RowsInMemory):
         return thing
-    if isinstance(thing, Matrix):
-        return RowsInMemory(_read_matrix(thing, "activations"))
+    if isinstance(thing, Array):
+        return RowsInMemory(as_matrix(thing, "activations"))
     if not isinstance(thing, str | Path):
         raise ValueError(
             f"expected activations, got {type(thing).__name__}: give a path, Shards, or a matrix "
@@ -142,14 +123,13 @@ def open_rows(thing: DataLike) -> Data:
 
 def check_runnable(one: Loaded, rows: Data) -> SAE:
     """Return the SAE itself; raise `ValueError` if it cannot be run on these activations."""
-    if one.sae is None:
-        raise ValueError(f"{one.path} cannot be run on activations: {one.notes[0]}")
-    if one.sae.config.width != rows.width:
+    sae = one.require_sae()
+    if sae.config.width != rows.width:
         raise ValueError(
-            f"{one.path} has width {one.sae.config.width}, and {rows.path} has {rows.width}: give the "
+            f"{one.path} has width {sae.config.width}, and {rows.path} has {rows.width}: give the "
             "activations that it was trained on."
         )
-    return one.sae
+    return sae
 
 
 def count_batches(rows: Data) -> int:
@@ -193,49 +173,3 @@ def own_provenance(one: Loaded) -> Mapping[str, Any]:
 def describe_run() -> Provenance:
     """Return where the numbers of a study come from."""
     return Provenance(versions=versions())
-
-
-# --- things in memory -------------------------------------------------------------------------------
-
-
-def _wrap_sae(sae: SAE) -> Loaded:
-    if sae.decoder.device.type != "cpu":
-        sae = copy.deepcopy(sae).cpu()
-    digest = digest_tensors(sae.state_dict())
-    return Loaded(IN_MEMORY, "osae", digest, sae, sae.decoder.detach(), sae.encoder.detach())
-
-
-def _wrap_decoder(decoder: Float[Tensor, "K d"]) -> Loaded:
-    notes = ["it has no encoder: only its decoder was given."]
-    return Loaded(IN_MEMORY, "decoder", digest_tensors({"decoder": decoder}), None, decoder, None, notes)
-
-
-def _read_matrix(matrix: Matrix, what: str) -> Float[Tensor, "n d"]:
-    """Return a torch tensor or a numpy array as a matrix on the CPU; raise `ValueError` if it is none."""
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"{what} of shape {tuple(matrix.shape)}: give a matrix that is not empty.")
-    tensor = _as_tensor(matrix) if isinstance(matrix, np.ndarray) else matrix.detach().cpu()
-    if tensor is None or not tensor.is_floating_point():
-        raise ValueError(f"{what} of type {matrix.dtype}: give floating-point numbers.")
-    finite = tensor.isfinite().all(1)
-    if not bool(finite.all()):
-        first = int((~finite).int().argmax())
-        raise ValueError(f"{what}: row {first} contains NaN or infinity: remove such rows.")
-    return tensor
-
-
-def _as_tensor(array: np.ndarray) -> Tensor | None:
-    """Return a copy of the array, which may be read-only or of a foreign byte order; None unless floats."""
-    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        return None
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
-
-
-def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 digest of names, shapes, types and values."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-        # as bytes, since numpy has no bfloat16
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
