@@ -16,7 +16,9 @@ MISSING = "–"
 NAMES = ("Pearson", "Spearman")
 ABOVE = (0.5, 0.7, 0.9)  # cosines above which the share of matched units is reported
 
-Scope = Literal["pair", "prefix", "sae", "reconstruction", "curve", "cross_entropy", "method", "unit"]
+Scope = Literal[
+    "pair", "prefix", "sae", "reconstruction", "curve", "cross_entropy", "method", "unit", "unit_score"
+]
 
 
 @dataclass(frozen=True)
@@ -436,7 +438,7 @@ MEASURES: dict[str, Measure] = {
             "share of samples in which the unit fires",
             "Share of the samples in which the unit fires.",
             format="significant",
-            of=("unit",),
+            of=("unit", "unit_score"),
         ),
         Measure(
             "nearest",
@@ -447,6 +449,104 @@ MEASURES: dict[str, Measure] = {
             of=("unit",),
         ),
         Measure("cosine", "Its cosine", "cosine", "Cosine with that atom.", of=("unit",)),
+        # --- a unit, over all other SAEs ---
+        Measure(
+            "reproducibility",
+            "Found again",
+            "reproducibility",
+            "Share of the other SAEs, those of the same recipe if there are any, in which the unit is found "
+            "again.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "reproducibility_chance",
+            "by chance",
+            "reproducibility by chance",
+            "Share of the SAEs in which units as frequent as this one are found again without their nearest "
+            "unit.",
+            of=("unit_score",),
+        ),
+        Measure(
+            "expected",
+            "Expected",
+            "expected reproducibility",
+            "Share of further training runs in which the unit is expected to be found again.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "across",
+            "Across recipes",
+            "reproducibility across recipes",
+            "Share of the SAEs of other recipes in which the unit is found again.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "matched_cosine",
+            "Matched cosine",
+            "cosine of matched units",
+            "Mean cosine with the unit's partners in the best one-to-one matchings.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "nearest_cosine",
+            "Nearest cosine",
+            "cosine of nearest units",
+            "Mean cosine with the nearest units of the other SAEs.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "mutual",
+            "Mutual",
+            "share of mutual neighbours",
+            "Share of the other SAEs whose nearest unit has this one as its own nearest.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "encoder_cosine",
+            "Encoder cosine",
+            "cosine of the nearest units' encoders",
+            "Mean cosine of the encoder rows of the unit and of the nearest units.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "correlation",
+            "Correlation",
+            "correlation of activations",
+            "Mean Pearson correlation of the activations of the unit and of the nearest units.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
+            "energy",
+            "Energy",
+            "explained energy",
+            "Share of the data's squared norm, taken from the decoder's bias, that the unit explains alone.",
+            format="significant",
+            of=("unit_score",),
+        ),
+        Measure(
+            "gain",
+            "Gain",
+            "gain",
+            "Share of that squared norm that the unit explains after those before it in the canonical order.",
+            format="significant",
+            of=("unit_score",),
+        ),
+        Measure(
+            "place",
+            "Place",
+            "place in the canonical order",
+            "Place in the canonical order, in which the next unit lowers the error most; from 0.",
+            digits=0,
+            of=("unit_score",),
+        ),
     )
 }
 

@@ -59,9 +59,9 @@ def add_command(result: Any, line: str) -> Any:
     return replace(result, provenance=replace(result.provenance, command=line, date=date_now()))
 
 
-def check_study(files: ResultFiles, *inputs: Path | str | None) -> None:
+def check_study(files: ResultFiles, *inputs: Path | str | None, more: Iterable[Path | None] = ()) -> None:
     """Raise `ValueError` if a file of the result cannot be written, or an input does not exist."""
-    check_files((files.json, files.csv, files.html))
+    check_files((files.json, files.csv, files.html, *more))
     check_present(*inputs)
 
 

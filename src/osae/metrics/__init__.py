@@ -14,7 +14,14 @@ from osae.metrics.consistency import (
     stability,
     within_prefix,
 )
-from osae.metrics.energy import Coactivity, UnitActivity, explained_energy, frequency, greedy_order
+from osae.metrics.energy import (
+    Coactivity,
+    UnitActivity,
+    explained_energy,
+    frequency,
+    greedy_order,
+    stream_gains,
+)
 from osae.metrics.fifr import fifr
 from osae.metrics.firing import FiringCounts, FrequencyHistogram
 from osae.metrics.identifiability import (
@@ -27,6 +34,7 @@ from osae.metrics.identifiability import (
 )
 from osae.metrics.intervals import Interval, cross_interval, mean_interval, pair_interval
 from osae.metrics.matching import Matching, cosine, match
+from osae.metrics.neighbours import Neighbours, find_neighbours, nearest_inside, pair_cosines
 from osae.metrics.prefix_curve import PrefixCurve
 from osae.metrics.reconstruction import (
     Reconstruction,
@@ -36,12 +44,14 @@ from osae.metrics.reconstruction import (
     l0,
     mse,
 )
+from osae.metrics.reproducibility import expected_share
 from osae.metrics.stitching import Stitching, StitchingResult, stitching
 from osae.metrics.streams import (
     Stream,
     StreamRecorder,
     activation_similarity,
     correlate,
+    correlate_pairs,
     match_streams,
     stream_orderedness,
     stream_stability,
@@ -57,6 +67,7 @@ __all__ = [
     "Identifiability",
     "Interval",
     "Matching",
+    "Neighbours",
     "PrefixConsistency",
     "PrefixCurve",
     "Reconstruction",
@@ -72,13 +83,16 @@ __all__ = [
     "consistency",
     "consistency_from",
     "correlate",
+    "correlate_pairs",
     "cosine",
     "cross_interval",
     "dead_share",
     "default_prefixes",
+    "expected_share",
     "explained_energy",
     "explained_variance",
     "fifr",
+    "find_neighbours",
     "fit_atoms",
     "frequency",
     "greedy_order",
@@ -89,7 +103,9 @@ __all__ = [
     "match_streams",
     "mean_interval",
     "mse",
+    "nearest_inside",
     "orderedness",
+    "pair_cosines",
     "pair_interval",
     "prefix_consistency",
     "rank_correlation",
@@ -97,6 +113,7 @@ __all__ = [
     "spark_bound",
     "stability",
     "stitching",
+    "stream_gains",
     "stream_orderedness",
     "stream_stability",
     "unique_sparsity",

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.metrics.sparse_codes import check_batch, to_arrays
+from osae.metrics.streams import Stream
 
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
 MOST_OVERLAPS = 2**28  # stored sample by sample: 1 GB
@@ -111,13 +112,44 @@ class Coactivity(UnitActivity):
 
     def greedy_order(self) -> Int[Tensor, "K"]:
         """Return the units in greedy order; ties, including dead units, keep their order."""
-        gain, subtract = self._energy.copy(), self._overlaps.prepare(self.samples)
-        order = np.empty(len(gain), dtype=np.int64)
-        for place in range(len(gain)):
-            chosen = order[place] = int(gain.argmax())
-            subtract(chosen, gain)
-            gain[chosen] = -np.inf
-        return torch.from_numpy(order)
+        return self.greedy_gains()[0]
+
+    def greedy_gains(self) -> tuple[Int[Tensor, "K"], Float[Tensor, "K"]]:
+        """Return the units in greedy order, and by how much each then lowers the error: mean over samples.
+
+        Gains are those of units 0 to K - 1, not in greedy order.
+        """
+        order, gains = _choose_greedily(self._energy, self._overlaps.prepare(self.samples))
+        return torch.from_numpy(order), torch.from_numpy(gains / max(self.samples, 1))
+
+
+def stream_gains(
+    energy: Float[Tensor, "K"], stream: Stream, decoder: Float[Array, "K d"]
+) -> tuple[Int[Tensor, "K"], Float[Tensor, "K"]]:
+    """Return what `greedy_gains` does, from the energy of each unit and a stream of codes.
+
+    Overlaps come from the first samples of the stream, as many as fit into 2**26 numbers.
+    """
+    units = len(energy)
+    exact = as_tensor(decoder, "decoder").detach().cpu().double().contiguous().numpy()
+    overlaps = _SummedOverlaps(exact) if units <= SUMMED_UNITS else _SampleOverlaps(decoder, most=2**26)
+    for values, places in stream.batches(_DENSE_ROWS):
+        overlaps.add(values, places)
+    sums = energy.numpy() * stream.samples
+    order, gains = _choose_greedily(sums, overlaps.prepare(stream.samples))
+    return torch.from_numpy(order), torch.from_numpy(gains / stream.samples)
+
+
+def _choose_greedily(energy: np.ndarray, subtract: "Subtract") -> tuple[np.ndarray, np.ndarray]:
+    """Return the units, the one with the greatest gain first each time, and the gain of each unit."""
+    gain, gains = energy.copy(), np.empty(len(energy))
+    order = np.empty(len(gain), dtype=np.int64)
+    for place in range(len(gain)):
+        chosen = order[place] = int(gain.argmax())
+        gains[chosen] = gain[chosen]
+        subtract(chosen, gain)
+        gain[chosen] = -np.inf
+    return order, gains
 
 
 Subtract = Callable[[int, np.ndarray], object]
@@ -177,8 +209,9 @@ class _SummedOverlaps:
 class _SampleOverlaps:
     """The overlaps of the units that fire in each sample, batch by batch."""
 
-    def __init__(self, decoder: Array) -> None:
+    def __init__(self, decoder: Array, most: int | None = None) -> None:
         self._decoder = as_tensor(decoder, "decoder").detach().cpu().float()
+        self._most = MOST_OVERLAPS if most is None else most
         self._batches: list[tuple[np.ndarray, np.ndarray]] = []  # units (n, w) and their overlaps (n, w, w)
         self._stored, self._samples = 0, 0
 
@@ -187,7 +220,7 @@ class _SampleOverlaps:
         order = np.argsort(values == 0, axis=1, kind="stable")  # active entries first
         width = max(1, int((values != 0).sum(1).max(initial=0)))
         values, units = (np.take_along_axis(part, order, 1)[:, :width] for part in (values, units))
-        kept = min(len(values), (MOST_OVERLAPS - self._stored) // width**2)
+        kept = min(len(values), (self._most - self._stored) // width**2)
         if kept:
             places = units[:kept].astype(np.int32)
             self._batches.append((places, self._multiply(torch.from_numpy(values[:kept]), places)))

@@ -10,6 +10,7 @@ Codes are kept sparse, 8 bytes for each active unit of a sample, and correlation
 units at a time, so that the Ka x Kb matrix never exists.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import no_type_check
@@ -83,6 +84,22 @@ class Stream:
         variance = square - mean**2
         constant = variance <= 1e-12 * square
         return mean, np.where(constant, 0.0, np.where(constant, 1.0, variance) ** -0.5)
+
+    def batches(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield values and units of `size` samples at a time, padded with entries of value zero."""
+        for start in range(0, self.samples, size):
+            first = self.first[start : start + size + 1]
+            counts = np.diff(first)
+            shape = len(counts), max(1, int(counts.max(initial=0)))
+            values, units = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+            filled = np.arange(shape[1]) < counts[:, None]
+            inside = slice(first[0], first[-1])
+            values[filled], units[filled] = self.values[inside], self.units[inside]
+            yield values, units
+
+    def frequency(self) -> Float[Tensor, "K"]:
+        """Return the share of samples in which each unit fires."""
+        return torch.from_numpy(np.bincount(self.units, minlength=self.total) / self.samples)
 
     def select(self, kept: Bool[Tensor, "K"]) -> "Stream":
         """Return the stream of some of the units alone, which are counted anew."""
@@ -211,6 +228,20 @@ def correlate_rows(
     return np.clip(products, -1.0, 1.0, out=products)
 
 
+def correlate_pairs(
+    a: Stream, b: Stream, left: Int[Array, "n"], right: Int[Array, "n"]
+) -> Float[Tensor, "n"]:
+    """Return the Pearson correlation of unit left[i] of A with unit right[i] of B, for every i."""
+    if a.samples != b.samples:
+        raise ValueError(f"{a.samples} samples of A and {b.samples} of B: give the same samples.")
+    chosen, others = (np.asarray(side, dtype=np.int64) for side in (left, right))
+    products = np.zeros(len(chosen))
+    _add_pair_products(chosen, others, *_sort_by_unit(a), *_sort_by_unit(b), products)
+    (mean_a, scale_a), (mean_b, scale_b) = a.moments, b.moments
+    centred = products / a.samples - mean_a[chosen] * mean_b[others]
+    return torch.from_numpy(np.clip(centred * scale_a[chosen] * scale_b[others], -1.0, 1.0))
+
+
 def _sort_by_unit(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the entries unit by unit: where each unit's begin, their samples, and their values."""
     order = np.argsort(stream.units, kind="stable")
@@ -229,3 +260,15 @@ def _add_products(chosen, first_a, samples, values_a, first_b, units_b, values_b
             i, value = samples[e], np.float64(values_a[e])
             for t in range(first_b[i], first_b[i + 1]):
                 row[units_b[t]] += value * values_b[t]
+
+
+@numba.njit(cache=True, nogil=True)
+@no_type_check
+def _add_pair_products(chosen, others, first_a, samples_a, values_a, first_b, samples_b, values_b, products):
+    for r in range(len(chosen)):
+        t, end = first_b[others[r]], first_b[others[r] + 1]
+        for e in range(first_a[chosen[r]], first_a[chosen[r] + 1]):
+            while t < end and samples_b[t] < samples_a[e]:
+                t += 1
+            if t < end and samples_b[t] == samples_a[e]:
+                products[r] += np.float64(values_a[e]) * values_b[t]

@@ -106,35 +106,12 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Result:
-    """A result of a study or an experiment: typed fields, tables, notes, and files."""
-
-    KIND: ClassVar[str] = ""
-    SCHEMA: ClassVar[int] = 1
-
-    def tables(self) -> list[Table]:
-        """Return the tables that show the result."""
-        raise AssertionError(f"{type(self).__name__} has no tables")
-
-    def summary(self) -> list[str]:
-        """Return the result in a few sentences."""
-        return []
-
-    def remarks(self) -> list[str]:
-        """Return what to know besides the numbers."""
-        return []
+class Tabulated:
+    """Something with flat records, which can be written as CSV or taken to pandas."""
 
     def records(self) -> list[Record]:
         """Return the numbers as flat records, one per line of the CSV file."""
         raise AssertionError(f"{type(self).__name__} has no records")
-
-    def json_extra(self) -> Record:
-        """Return the keys that every file of results has."""
-        return {"schema": self.SCHEMA, "kind": self.KIND}
-
-    def to_json(self) -> Record:
-        """Return the result as plain dicts, lists and numbers."""
-        return to_json(self)
 
     def to_csv(self, path: Path | str | None = None) -> str | None:
         """Write the records as CSV; return them as text if no path is given."""
@@ -152,6 +129,34 @@ class Result:
         except ImportError as error:
             raise ValueError("data frames need pandas: pip install pandas.") from error
         return pandas.DataFrame(self.records())
+
+
+@dataclass(frozen=True)
+class Result(Tabulated):
+    """A result of a study or an experiment: typed fields, tables, notes, and files."""
+
+    KIND: ClassVar[str] = ""
+    SCHEMA: ClassVar[int] = 1
+
+    def tables(self) -> list[Table]:
+        """Return the tables that show the result."""
+        raise AssertionError(f"{type(self).__name__} has no tables")
+
+    def summary(self) -> list[str]:
+        """Return the result in a few sentences."""
+        return []
+
+    def remarks(self) -> list[str]:
+        """Return what to know besides the numbers."""
+        return []
+
+    def json_extra(self) -> Record:
+        """Return the keys that every file of results has."""
+        return {"schema": self.SCHEMA, "kind": self.KIND}
+
+    def to_json(self) -> Record:
+        """Return the result as plain dicts, lists and numbers."""
+        return to_json(self)
 
     def __str__(self) -> str:
         return "\n".join([f"{type(self).__name__}:", *(f"  {line}" for line in self.summary())])

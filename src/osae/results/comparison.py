@@ -26,6 +26,7 @@ from osae.results.subject import (
     format_names,
     note_lines,
 )
+from osae.results.units import UnitTable
 
 Measures = Mapping[str, float | None]
 Intervals = Mapping[str, Interval | None]
@@ -241,6 +242,7 @@ class Comparison(Result):
     groups: tuple[Summary, ...] = doc(
         "means over the pairs of each recipe, if the SAEs were trained with several", default=()
     )
+    units: UnitTable | None = optional("every unit; absent in files of release 0.1.0")
 
     @cached_property
     def names(self) -> list[str]:

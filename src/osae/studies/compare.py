@@ -19,7 +19,7 @@ from osae.interop import Loaded, SAELike
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
 from osae.progress import Progress, Steps
-from osae.results.base import Interval
+from osae.results.base import Interval, labels
 from osae.results.comparison import (
     ComparedSAE,
     Comparison,
@@ -31,6 +31,8 @@ from osae.results.comparison import (
     Summary,
 )
 from osae.results.subject import Reconstruction
+from osae.results.units import UnitTable
+from osae.studies.activity import Activity, ActivityRecorder
 from osae.studies.chance import ChanceLevels
 from osae.studies.pairs import PAIR_MEASURES, PREFIX_MEASURES, PairView, PrefixView
 from osae.studies.subjects import (
@@ -46,6 +48,7 @@ from osae.studies.subjects import (
     own_provenance,
     subject_fields,
 )
+from osae.studies.units import UnitSide, score_units
 
 _STREAM_ENTRIES = 2**27  # active units of all codes that are kept to correlate them: 1 GB
 _NULL_TOLERANCE = 0.01  # how far below the best a matching of unrelated activations may be
@@ -109,6 +112,7 @@ def _compare(
     sides = [_side(one, None if seen is None else seen.fired[i], options.dead) for i, one in enumerate(rows)]
     pairs = _measure_pairs(sides, options, seen, steps)
     saes = tuple(_describe(one, sides[i], seen, i) for i, one in enumerate(loaded))
+    units = _score_units(loaded, saes, sides, pairs, options, seen, steps)
     return Comparison(
         options=options,
         provenance=describe_run(),
@@ -117,6 +121,7 @@ def _compare(
         pairs=pairs,
         means=_summarise(pairs),
         groups=_group_means(saes, pairs),
+        units=units,
     )
 
 
@@ -207,7 +212,7 @@ def _measure_pairs(
 ) -> tuple[PairResult, ...]:
     couples = list(combinations(range(len(sides)), 2))
     lengths = {couple: _choose_lengths(options.prefixes, sides, couple) for couple in couples}
-    steps.total += sum(1 + len(chosen) + (seen is not None) for chosen in lengths.values())
+    steps.total += sum(2 + len(chosen) + (seen is not None) for chosen in lengths.values())
     shapes = set(_shapes(sides, lengths))
     chance = ChanceLevels(
         [side.rows for side in sides],
@@ -300,11 +305,12 @@ def _describe_matching(full: metrics.Matching, left: _Side, right: _Side) -> Mat
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What a pass over the activations shows of each SAE: units that fire, reconstruction, codes."""
+    """What a pass over the activations shows of each SAE: units that fire, reconstruction, codes, shares."""
 
     fired: list[Bool[Tensor, "K"]]
     reconstructed: list[metrics.ReconstructionResult]
     streams: list[metrics.Stream]
+    activities: list[Activity]
 
 
 @torch.no_grad()
@@ -315,18 +321,21 @@ def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
     """
     saes = dict(enumerate(check_runnable(one, data) for one in loaded))
     steps.total += count_batches(data)
+    watched = [ActivityRecorder(sae) for sae in saes.values()]
     sums = [metrics.Reconstruction(one.units) for one in loaded]
-    codes_of = [metrics.StreamRecorder(one.units) for one in loaded]
     entries = 0
     for x, codes in passes.encode_batches(saes, steps.each(data.batches(BATCH), "activations")):
+        kept = entries < _STREAM_ENTRIES
         for i, code in codes.items():
             sums[i].update(x, saes[i].decode(code, x), *code)
-        if entries < _STREAM_ENTRIES:
-            for i, code in codes.items():
-                codes_of[i].update(*code)
-                entries += int((code.values != 0).sum())
+            watched[i].update(code, x, kept=kept)
+            entries += int((code.values != 0).sum()) if kept else 0
+    activities = [each.activity() for each in watched]
     return _Seen(
-        [each.fired for each in sums], [each.result() for each in sums], [each.stream() for each in codes_of]
+        [each.fired for each in sums],
+        [each.result() for each in sums],
+        [each.stream for each in activities],
+        activities,
     )
 
 
@@ -347,6 +356,33 @@ def _select_units(stream: metrics.Stream, side: _Side) -> metrics.Stream:
     kept = torch.zeros(stream.total, dtype=torch.bool)
     kept[side.units] = True
     return stream.select(kept)
+
+
+def _score_units(
+    loaded: Sequence[Loaded],
+    saes: Sequence[ComparedSAE],
+    sides: Sequence[_Side],
+    pairs: Sequence[PairResult],
+    options: ComparisonOptions,
+    seen: _Seen | None,
+    steps: Steps,
+) -> UnitTable:
+    """Return every unit with its partners in the other SAEs."""
+    names = labels([sae.path for sae in saes])
+    found = []
+    for i, (one, side) in enumerate(zip(loaded, sides, strict=True)):
+        encoder = one.encoder if options.on == "decoder" else None
+        found.append(
+            UnitSide(
+                name=names[i],
+                recipe=saes[i].recipe,
+                rows=side.rows,
+                units=side.units,
+                encoder=None if encoder is None else encoder[side.units],
+                activity=None if seen is None else seen.activities[i].select(side.units),
+            )
+        )
+    return score_units(found, pairs, absolute=options.absolute, steps=steps)
 
 
 # --- what the result says ---------------------------------------------------------------------------

@@ -47,6 +47,17 @@ def test_compare_prints_tables_and_writes_json_csv_and_a_page(here, capsys):
     assert {path.name for path in here.iterdir()} == {"a", "b", "c", "x", "c.json", "c.csv", "c.html"}
 
 
+def test_compare_writes_a_table_of_every_unit(here, capsys):
+    assert main(["compare", "a", "b", "c", "--data", "x", "--units", "u.csv", "--json", "c.json"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["c.json", "u.csv"]
+    rows = list(csv.DictReader((here / "u.csv").read_text().splitlines()))
+    units = json.loads((here / "c.json").read_text())["units"]["saes"]
+    assert len(rows) == sum(len(sae["unit"]) for sae in units)
+    assert [float(row["energy"]) for row in rows if row["sae"] == "b"] == units[1]["energy"]
+    assert main(["compare", "a", "b", "--units", "nowhere/u.csv"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
 def test_compare_of_many_draws_means_and_the_first_panels(here, capsys):
     for number in range(5):
         np.save(here / f"{number}.npy", noise(30, 8, number).numpy())

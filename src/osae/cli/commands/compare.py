@@ -9,6 +9,7 @@ from osae.cli.command import Command
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
+    FILES,
     SAE_OR_RUN,
     ResultFiles,
     orientation_option,
@@ -47,11 +48,14 @@ class CompareOptions(ResultFiles):
         least=0,
     )
     orientation: Orientation | None = orientation_option()
+    units: Path | None = option(
+        "write a table of every unit to this CSV file", default=None, metavar="FILE", group=FILES
+    )
 
 
 def run(options: CompareOptions, line: str) -> int:
     """Compare the SAEs, print the tables and write the files."""
-    check_study(options, *options.saes, options.data)
+    check_study(options, *options.saes, options.data, more=(options.units,))
     startup.leave_a_core()
     from osae import compare
 
@@ -69,7 +73,11 @@ def run(options: CompareOptions, line: str) -> int:
             orientation=options.orientation,
             progress=progress,
         )
-    return finish_study(result, options, line)
+    finish_study(result, options, line)
+    if options.units and result.units:
+        result.units.to_csv(options.units)
+        print(options.units)
+    return 0
 
 
 COMMAND = Command(
@@ -80,6 +88,7 @@ COMMAND = Command(
     examples=(
         "osae compare runs/mine",
         "osae compare a b --data acts --json c.json --html c.html",
+        "osae compare a b c --data acts --units units.csv",
         "osae compare decoder.npy hf:user/repo/subfolder --prefixes 16,64",
     ),
 )

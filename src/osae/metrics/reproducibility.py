@@ -1,0 +1,117 @@
+"""Is a unit found again in another training run? The rule, its chance level, and what further runs will show.
+
+Shapes: n units, m units of the null distribution.
+
+A unit u is *found again* in another SAE if the nearest unit v there
+
+1. is the same direction for more than half: cosine(u, v)^2 > 1/2, so that no direction orthogonal to v has as
+   large a share of u;
+2. is nearer than different units are: its cosine exceeds the level that 95 % of the units of that other SAE,
+   among those about as frequent as u, stay below with the nearest *other* unit of their own SAE. Units of one
+   SAE are different features of the same data, so this null has the geometry of the data, which random
+   directions lack;
+3. fires with it, if there are activations: their correlation exceeds what 99 % of such pairs reach after the
+   activations of one side were moved on by half of the rows. Each unit keeps its own frequency and values.
+
+The chance level of reproducibility is the share of units, as frequent as this one, that would still be found
+if the unit nearest to them were missing from the other SAE: what a run that lacks the feature would say.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+SAME = 0.5**0.5  # cosine above which a direction has more than half of another's squared length
+DIFFERENT = 0.95  # share of different units that stay below the level
+SHUFFLED = 0.99  # share of shuffled pairs that stay below the level
+_BIN = 100  # units in a bin of similar frequency
+_BINS = 20
+_SHARES = 50  # of the grid that the distribution of shares is estimated on
+_ROUNDS = 300  # of EM
+
+
+class FrequencyBins:
+    """Units in bins of similar frequency, equally many in each; a single bin if frequencies are unknown."""
+
+    def __init__(self, frequency: Float[Tensor, "m"] | None, units: int) -> None:
+        count = 1 if frequency is None else min(_BINS, max(1, units // _BIN))
+        self.count = count
+        shares = torch.arange(1, count, dtype=torch.float64) / count
+        self.edges = torch.empty(0, dtype=torch.float64)
+        if frequency is not None and count > 1:
+            self.edges = torch.quantile(frequency.double(), shares)
+
+    def place(self, frequency: Float[Tensor, "n"] | None, units: int) -> Int[Tensor, "n"]:
+        """Return the bin of each unit."""
+        if frequency is None or self.count == 1:
+            return torch.zeros(units, dtype=torch.int64)
+        return torch.searchsorted(self.edges, frequency.double())
+
+    def quantiles(
+        self, values: Float[Tensor, "m"], places: Int[Tensor, "m"], share: float
+    ) -> Float[Tensor, "bins"]:
+        """Return in each bin the level that this share of its values stays at or below."""
+        found = torch.full((self.count,), float(torch.quantile(values, share)), dtype=torch.float64)
+        for place in places.unique().tolist():
+            found[place] = torch.quantile(values[places == place], share)
+        return found
+
+    def means(self, values: Float[Tensor, "m"], places: Int[Tensor, "m"]) -> Float[Tensor, "bins"]:
+        """Return the mean of the values in each bin; the mean of all where a bin is empty."""
+        values = values.double()
+        counts = torch.bincount(places, minlength=self.count)
+        sums = torch.zeros(self.count, dtype=torch.float64).index_add_(0, places, values)
+        return torch.where(counts > 0, sums / counts.clamp_min(1), values.mean())
+
+
+def level_of_different(
+    inside: Float[Tensor, "m"],
+    inside_frequency: Float[Tensor, "m"] | None,
+    frequency: Float[Tensor, "n"] | None,
+    units: int,
+) -> Float[Tensor, "n"]:
+    """Return the cosine that different units as frequent as each unit stay below, 95 % of them.
+
+    `inside` has, for units of the other SAE, the cosine of the nearest other unit of their own SAE.
+    """
+    bins = FrequencyBins(inside_frequency, len(inside))
+    levels = bins.quantiles(inside, bins.place(inside_frequency, len(inside)), DIFFERENT)
+    return levels[bins.place(frequency, units)]
+
+
+def level_of_shuffled(
+    shuffled: Float[Tensor, "n"], frequency: Float[Tensor, "n"] | None
+) -> Float[Tensor, "n"]:
+    """Return the correlation that 99 % of the shuffled pairs of units as frequent as each unit stay below."""
+    bins = FrequencyBins(frequency, len(shuffled))
+    places = bins.place(frequency, len(shuffled))
+    return bins.quantiles(shuffled, places, SHUFFLED)[places]
+
+
+def chance_of(passing: Bool[Tensor, "n"], frequency: Float[Tensor, "n"] | None) -> Float[Tensor, "n"]:
+    """Return for each unit the share of the units about as frequent that pass."""
+    bins = FrequencyBins(frequency, len(passing))
+    places = bins.place(frequency, len(passing))
+    return bins.means(passing, places)[places]
+
+
+def expected_share(found: Int[Tensor, "n"], runs: int) -> Float[Tensor, "n"]:
+    """Return for each unit, found again in so many of the runs, the share of further runs to expect it in.
+
+    Units differ in how often runs find them. The distribution of these shares is estimated from the counts of
+    all units, by maximum likelihood and without a form given to it (EM over a grid); the result is each
+    unit's posterior mean. It needs at least two runs: a single one does not show how much units differ.
+    """
+    if runs < 2:
+        raise ValueError(f"runs={runs}: give at least 2, since one does not show how much units differ.")
+    shares = (torch.arange(_SHARES, dtype=torch.float64) + 0.5) / _SHARES
+    hits = torch.arange(runs + 1, dtype=torch.float64)[:, None]
+    likelihood = shares**hits * (1 - shares) ** (runs - hits)  # of a count, up to its binomial coefficient
+    counts = torch.bincount(found, minlength=runs + 1).double()
+    weights = torch.full((_SHARES,), 1.0 / _SHARES, dtype=torch.float64)
+    for _ in range(_ROUNDS):
+        posterior = likelihood * weights
+        posterior /= posterior.sum(1, keepdim=True)
+        weights = counts @ posterior / counts.sum()
+    posterior = likelihood * weights
+    return ((posterior @ shares) / posterior.sum(1))[found]
