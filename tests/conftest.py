@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -21,3 +22,11 @@ CHECKED = (
 install_import_hook(CHECKED, "tests.typechecker.checked")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def warmed(tmp_path_factory) -> None:
+    """Everything is imported and compiled, so that commands in forked processes start at once."""
+    from tests.faults.processes import warm
+
+    warm(tmp_path_factory.mktemp("warm"))

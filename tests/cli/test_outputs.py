@@ -14,6 +14,9 @@ def test_files_that_can_be_written_pass(tmp_path):
     check_new_folder(tmp_path / "new")
     (tmp_path / "empty").mkdir()
     check_new_folder(tmp_path / "empty")
+    for left in (".osae.lock", ".run.json.4711.part"):  # by a command that was killed
+        (tmp_path / "empty" / left).touch()
+    check_new_folder(tmp_path / "empty")
     check_files((Path("/dev/null"),))
 
 

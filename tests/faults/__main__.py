@@ -12,9 +12,8 @@ from pathlib import Path
 
 from tests.faults import damage, experiments, kills, requests, storage
 from tests.faults.outcomes import Tally, format_table
-from tests.faults.processes import warm
+from tests.faults.processes import MEMORY, warm
 
-MEMORY = Path("/dev/shm")  # where flushing a file takes no time; a process that is killed loses nothing there
 CAMPAIGNS: dict[Callable[..., Tally], int] = {  # how often each fault is tried in the long version
     requests.send_lines: 10_000,
     requests.send_configs: 5_000,

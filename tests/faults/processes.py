@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import jaxtyping
 import torch
 
 LONGEST = 120  # seconds; a command that takes longer hangs
 CRASHED = 70
+MEMORY = Path("/dev/shm")  # where flushing a file takes no time; a process that is killed loses nothing there
 
 
 def warm(folder: Path) -> None:
@@ -32,11 +34,11 @@ def warm(folder: Path) -> None:
 
 
 def run(words: Sequence[object], *, after: float | None = None, at: int | None = None, number: int = 9):
-    """Exit code and output of `osae WORDS`; killed after so many seconds, or at the so manieth write."""
+    """Exit code and output of `osae WORDS`; signalled after so many seconds, or at the so manieth write."""
     with tempfile.TemporaryFile() as said:
         pid = os.fork()
         if pid == 0:
-            _command([str(word) for word in words], said.fileno(), at)
+            _command([str(word) for word in words], said.fileno(), at, number)
         if after is not None:
             time.sleep(after)
             os.kill(pid, number)
@@ -51,7 +53,7 @@ def run_both(first: Sequence[object], second: Sequence[object]) -> list[tuple[in
     pids = []
     for words, said in zip((first, second), outputs, strict=True):
         if (pid := os.fork()) == 0:
-            _command([str(word) for word in words], said.fileno(), None)
+            _command([str(word) for word in words], said.fileno(), None, 9)
         pids.append(pid)
     ends = []
     for pid, said in zip(pids, outputs, strict=True):
@@ -62,7 +64,7 @@ def run_both(first: Sequence[object], second: Sequence[object]) -> list[tuple[in
     return ends
 
 
-def _command(words: list[str], said: int, at: int | None) -> None:
+def _command(words: list[str], said: int, at: int | None, number: int) -> None:
     """Run the command and end this process, whatever happens."""
     code = CRASHED
     try:
@@ -71,7 +73,8 @@ def _command(words: list[str], said: int, at: int | None) -> None:
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         signal.alarm(LONGEST)
         if at is not None:
-            _kill_at(at)
+            _signal_at(at, number)
+        jaxtyping.config.update("jaxtyping_disable", True)  # shapes are not checked for a user
         from osae.cli import main
 
         code = main(words)
@@ -83,8 +86,8 @@ def _command(words: list[str], said: int, at: int | None) -> None:
         os._exit(code)
 
 
-def _kill_at(count: int) -> None:
-    """Kill this process when a file is about to be flushed, renamed or removed for the so manieth time."""
+def _signal_at(count: int, number: int) -> None:
+    """Signal this process when a file is about to be flushed, renamed or removed for the so manieth time."""
     left = count
 
     def deadly(real):
@@ -92,7 +95,7 @@ def _kill_at(count: int) -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
             return real(*args, **options)
 
         return called

@@ -9,6 +9,8 @@ from typing import Any
 
 from osae.cli.inputs import check_present
 from osae.cli.shared_options import ResultFiles
+from osae.files import is_part
+from osae.locks import LOCK
 
 
 def check_files(paths: Iterable[Path | None]) -> None:
@@ -43,9 +45,12 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise `ValueError` if nothing can be written to this folder, or if it contains files already."""
+    """Raise `ValueError` if nothing can be written to this folder, or if it contains files already.
+
+    The lock and the unfinished files that a killed command left do not count: the next writer removes them.
+    """
     check_folder(path)
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_dir() and any(not is_part(file) and file.name != LOCK for file in path.iterdir()):
         raise ValueError(f"{path} already contains files: give a new or empty folder.")
 
 
