@@ -12,7 +12,7 @@ def test_every_public_name_is_there():
     for name in osae.__all__:
         assert getattr(osae, name) is not None, name
     wanted = "compare evaluate order stitch convert load fit harvest recipe world_recipe Recipe Task SAE"
-    wanted += " SAEConfig Code SparseWorld PCAWorld read_results stability orderedness"
+    wanted += " SAEConfig Code SparseWorld PCAWorld ForestWorld read_results stability orderedness"
     assert set(wanted.split()) <= set(dir(osae))
 
 

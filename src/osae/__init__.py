@@ -25,7 +25,7 @@ choose_cache()
 
 _HOMES = {
     "osae.data.harvest": ("harvest",),
-    "osae.data.worlds": ("PCAWorld", "SparseWorld"),
+    "osae.data.worlds": ("ForestWorld", "PCAWorld", "SparseWorld"),
     "osae.interop": ("load",),
     "osae.kernels": ("all_prefix_loss",),
     "osae.metrics": (
@@ -60,7 +60,7 @@ _HOME_OF = {name: (home, name) for home, names in _HOMES.items() for name in nam
 
 if TYPE_CHECKING:
     from osae.data.harvest import harvest
-    from osae.data.worlds import PCAWorld, SparseWorld
+    from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
     from osae.interop import load
     from osae.kernels import all_prefix_loss
     from osae.metrics import (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from osae.data.worlds import PCAWorld, SparseWorld
+from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
 from osae.experiments import EXPERIMENTS
 from osae.experiments import methods as names
-from osae.experiments.worlds.options import WorldOptions
+from osae.experiments.worlds.options import FOREST_FIELDS, FOREST_SIZES, AnyWorldOptions, WorldOptions
 from osae.options import list_options
 from osae.recipes import RECIPES, STARTS, WORLD_RECIPES
 
@@ -99,3 +99,13 @@ def test_options_change_the_fields_of_the_world():
     assert WorldOptions().world() == SparseWorld()
     chosen = WorldOptions(world_units=3, world_active=2, world_zipf=0.5, world_seed=7)
     assert chosen.world() == SparseWorld(units=3, active=2, zipf=0.5, seed=7)
+
+
+def test_a_forest_is_asked_for_by_name():
+    sizes = {**FOREST_SIZES, **{field: default for field, (_, default) in FOREST_FIELDS.items()}}
+    assert AnyWorldOptions(world_kind="forest").any_world() == ForestWorld() == ForestWorld(**sizes)
+    chosen = AnyWorldOptions(world_kind="forest", world_units=30, world_roots=2, world_noise=0.5)
+    assert chosen.any_world() == ForestWorld(units=30, roots=2, noise=0.5)
+    assert AnyWorldOptions().any_world() == SparseWorld()
+    with pytest.raises(ValueError, match="--world-roots applies to forests only: add --world-kind forest"):
+        AnyWorldOptions(world_roots=2)

@@ -15,7 +15,7 @@ from osae.config import variant
 from osae.data.harvest import BATCH_TOKENS, Harvest, build_contexts, count_rows, make_block, open_model
 from osae.data.shards import Shards
 from osae.data.text import HubText, Text, check_readable
-from osae.data.worlds import PCAWorld, SparseWorld
+from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
 from osae.seeds import generator
 
 BLOCK_NUMBERS = 2**27  # numbers in a block of `ShardRows` (0.5 GB)
@@ -270,7 +270,7 @@ class LiveRows(_EqualBlocks):
         return self._ready[1]
 
 
-SourceSpec = SparseWorld | PCAWorld | OnDisk | Live
+SourceSpec = SparseWorld | PCAWorld | ForestWorld | OnDisk | Live
 
 
 def open_source(spec: SourceSpec, device: str = "auto") -> Source:
@@ -287,7 +287,7 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
             if sha256 and digest_text(harvest.text) != sha256:
                 raise ValueError("the text differs from the one this run started with: restore the original.")
             return LiveRows(spec, device)
-        case SparseWorld() | PCAWorld():
+        case SparseWorld() | PCAWorld() | ForestWorld():
             return MemoryRows(spec.draw("train").x)
         case _:
             assert_never(spec)

@@ -18,7 +18,7 @@ from osae.data.harvest import BATCH_TOKENS, Harvest
 from osae.data.shards import DType, write_shards
 from osae.data.source import Live, OnDisk
 from osae.data.text import TextFiles
-from osae.data.worlds import SparseWorld
+from osae.data.worlds import ForestWorld, SparseWorld
 from osae.experiments.lm.settings import SETTINGS, Setting
 from osae.experiments.methods import STARTS
 from osae.model import SAEConfig
@@ -211,6 +211,15 @@ def test_a_file_trains_what_the_command_line_trains(tmp_path, capsys):
     for name in ("topk-seed0", "topk-seed3"):
         a, b = (SAE.load(tmp_path / folder / name) for folder in "ab")
         assert a.decoder.equal(b.decoder)
+
+
+def test_a_forest_is_trained_on(tmp_path, capsys):
+    words = ["train", "topk", *WORLD, "--world-kind", "forest", "--world-roots", "2", "--world-part", "3"]
+    assert main([*words, "--epochs", "1", "--batch", "100", "--out", str(tmp_path / "a")]) == 0
+    run, world = runs.read(tmp_path / "a"), ForestWorld(10, 8, 2, samples=1000, roots=2, part=3)
+    assert run.source == world
+    assert run.recipes[0].sae.sparsifier == TopK(2)
+    assert SAE.load(tmp_path / "a" / "topk-seed0").config.units == 8
 
 
 def test_an_interrupted_run_says_how_to_resume_it(tmp_path, monkeypatch, capsys):

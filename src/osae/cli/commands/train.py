@@ -17,7 +17,7 @@ from osae.experiments.lm.settings import BATCH as DATA_BATCH
 from osae.experiments.lm.settings import SETTINGS, find_setting
 from osae.experiments.methods import ACTIVATION_METHODS, STARTS, WORLD_METHODS
 from osae.experiments.options import check_distinct
-from osae.experiments.worlds.options import WorldOptions
+from osae.experiments.worlds.options import AnyWorldOptions
 from osae.options import device_option, list_options, option, refuse
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from osae.experiments.lm.settings import Setting
     from osae.recipes import Recipe, Task
 
-WORLD_NAMES = tuple(declared.name for declared in list_options(WorldOptions))
+WORLD_NAMES = tuple(declared.name for declared in list_options(AnyWorldOptions))
 WORLD_EPOCHS, WORLD_BATCH = 30.0, 500
 DATA_EPOCHS = 1.0
 NOTES = """what to train on:
@@ -38,7 +38,7 @@ NOTES = """what to train on:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(LanguageOptions, WorldOptions):
+class TrainOptions(LanguageOptions, AnyWorldOptions):
     """What to train, on what, and for how long."""
 
     recipes: tuple[str, ...] = option(
@@ -220,11 +220,11 @@ def _plan_world(options: TrainOptions) -> "tuple[SourceSpec, Task]":
     """Return the synthetic world that the options ask for, and what to fit to it."""
     from osae.recipes import Task
 
-    world, batch = options.world(), options.batch or WORLD_BATCH
+    world, batch = options.any_world(), options.batch or WORLD_BATCH
     if batch > world.samples:
         raise ValueError(f"--batch {batch} exceeds the world's {world.samples} samples: give a smaller one.")
     samples = int((options.epochs or WORLD_EPOCHS) * world.samples)
-    units, k = options.units or world.units, options.k or world.active
+    units, k = options.units or world.units, options.k or max(1, round(world.active))
     return world, Task(world.width, units, k, samples, batch=batch)
 
 

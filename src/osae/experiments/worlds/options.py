@@ -12,10 +12,10 @@ from osae.experiments.options import (
     check_distinct,
     seeds_option,
 )
-from osae.options import Options, list_options, option
+from osae.options import Options, list_options, option, refuse
 
 if TYPE_CHECKING:
-    from osae.data.worlds import SparseWorld
+    from osae.data.worlds import ForestWorld, SparseWorld
 
 WORLD_FIELDS: dict[str, tuple[str, float | None]] = {  # help text, least value
     "width": ("dimensions of the world's data, d", 1),
@@ -39,12 +39,34 @@ TABLE_1: dict[str, float] = {
 }
 """The defaults of `osae.data.worlds.SparseWorld`, which needs torch; a test compares the two."""
 
+SPARSE, FOREST = "sparse", "forest"
+FOREST_FIELDS: dict[str, tuple[str, float]] = {  # help text and default of what a forest alone has
+    "roots": ("number of trees; 0 for none", 0),
+    "branching": ("children of an atom in a tree", 4),
+    "depth": ("levels of a tree below its root", 2),
+    "exclusive": ("share of the parents whose children never fire together", 0.5),
+    "spread": ("standard deviation of an atom's values around 1", 0.5),
+    "correlation": ("correlation of the atoms of a topic in when they fire", 0.0),
+    "topics": ("number of topics", 8),
+    "bias": ("length of a vector added to every sample", 0.0),
+    "noise": ("standard deviation of the noise in every coordinate", 0.0),
+    "part": ("number of the draw: the samples of two parts are independent", 0),
+}
+FOREST_SIZES: dict[str, float] = {"width": 64, "units": 256, "active": 4, "zipf": 0.7, "samples": 300_000}
+"""With `FOREST_FIELDS`, the defaults of `osae.data.worlds.ForestWorld`; a test compares the two."""
+
 
 def world_option(field: str, shown: float | None = None) -> Any:
     """Declare an option for a field of the world; `shown` is its default where it is not that of table 1."""
     help, least = WORLD_FIELDS[field]
     value = TABLE_1[field] if shown is None else shown
     return option(help, default=None, least=least, group="world", shown=f"{value:.12g}")
+
+
+def forest_option(field: str) -> Any:
+    """Declare an option for a field that only a forest has."""
+    help, value = FOREST_FIELDS[field]
+    return option(help, default=None, least=0, group="forest", shown=f"{value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +109,51 @@ class WorldOptions(WorldChoices):
         from osae.data.worlds import SparseWorld
 
         return SparseWorld(**self.world_changes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyWorldOptions(WorldOptions):
+    """The Gaussian world of table 1 or a forest, and what of it may be changed."""
+
+    world_kind: str = option(
+        "sparse (table 1) or forest, whose atoms fire at rates of their own or in trees (by default 64 "
+        "dimensions, 256 atoms, 4 of them active, alpha 0.7, 300000 samples)",
+        default=SPARSE,
+        choices=(SPARSE, FOREST),
+        group="world",
+    )
+    world_roots: int | None = forest_option("roots")
+    world_branching: int | None = forest_option("branching")
+    world_depth: int | None = forest_option("depth")
+    world_exclusive: float | None = forest_option("exclusive")
+    world_spread: float | None = forest_option("spread")
+    world_correlation: float | None = forest_option("correlation")
+    world_topics: int | None = forest_option("topics")
+    world_bias: float | None = forest_option("bias")
+    world_noise: float | None = forest_option("noise")
+    world_part: int | None = forest_option("part")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.world_kind != FOREST:
+            names = [f"world_{field}" for field in FOREST_FIELDS]
+            refuse(self, names, f"applies to forests only: add --world-kind {FOREST}.")
+
+    def world_size(self, field: str) -> int:
+        """Return a size of the world, as given or by default."""
+        if self.world_kind != FOREST:
+            return super().world_size(field)
+        return getattr(self, f"world_{field}") or int(FOREST_SIZES[field])
+
+    def any_world(self) -> "SparseWorld | ForestWorld":
+        """Return the world that the options describe, of either kind."""
+        if self.world_kind != FOREST:
+            return self.world()
+        from osae.data.worlds import ForestWorld
+
+        given = {field: getattr(self, f"world_{field}") for field in FOREST_FIELDS}
+        changes = {field: value for field, value in given.items() if value is not None}
+        return ForestWorld(**self.world_changes(), **changes)
 
 
 @dataclass(frozen=True, kw_only=True)
