@@ -49,6 +49,7 @@ _HOMES = {
     "osae.recipes": ("Recipe", "Task", "recipe", "world_recipe"),
     "osae.sparsify": ("Code",),
     "osae.studies.compare": ("compare",),
+    "osae.studies.contexts": ("contexts",),
     "osae.studies.convert": ("convert",),
     "osae.studies.evaluate": ("evaluate",),
     "osae.studies.order": ("order",),
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from osae.results import read as read_results
     from osae.sparsify import Code
     from osae.studies.compare import compare
+    from osae.studies.contexts import contexts
     from osae.studies.convert import convert
     from osae.studies.evaluate import evaluate
     from osae.studies.order import order

@@ -17,7 +17,16 @@ NAMES = ("Pearson", "Spearman")
 ABOVE = (0.5, 0.7, 0.9)  # cosines above which the share of matched units is reported
 
 Scope = Literal[
-    "pair", "prefix", "sae", "reconstruction", "curve", "cross_entropy", "method", "unit", "unit_score"
+    "pair",
+    "prefix",
+    "sae",
+    "reconstruction",
+    "curve",
+    "cross_entropy",
+    "method",
+    "unit",
+    "unit_score",
+    "contexts",
 ]
 
 
@@ -202,7 +211,7 @@ MEASURES: dict[str, Measure] = {
             "active units per sample",
             "Mean number of units that fire in a sample.",
             digits=2,
-            of=("reconstruction", "method"),
+            of=("reconstruction", "method", "contexts"),
         ),
         Measure(
             "dead",
@@ -210,7 +219,7 @@ MEASURES: dict[str, Measure] = {
             "share of dead units",
             "Share of the units that never fire on these samples.",
             better="low",
-            of=("reconstruction", "method"),
+            of=("reconstruction", "method", "contexts"),
         ),
         Measure(
             "spliced",

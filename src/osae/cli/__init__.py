@@ -18,6 +18,7 @@ from osae.cli.command import Command, Group
 from osae.cli.commands import (
     compare,
     completion,
+    contexts,
     convert,
     evaluate,
     harvest,
@@ -35,7 +36,7 @@ from osae.suggestions import suggest
 
 MODULES = (
     *(reproduce, harvest, train, resume, recipes, evaluate, compare),
-    *(order, stitch, convert, inspect, completion),
+    *(contexts, order, stitch, convert, inspect, completion),
 )
 COMMANDS: dict[str, Command | Group] = {module.COMMAND.name: module.COMMAND for module in MODULES}
 OSAE = Group(

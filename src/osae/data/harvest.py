@@ -294,7 +294,7 @@ def _harvest(
     lm = lm or open_model(spec, device)
     if not started:
         _start(folder, plan, build_contexts(spec, lm, progress))
-    contexts = _read_contexts(folder / CONTEXTS)
+    contexts = read_contexts(folder / CONTEXTS)
     return _write_missing(spec, folder, lm, contexts, dtype, batch_tokens, progress)
 
 
@@ -357,7 +357,8 @@ def _format_plan(plan: dict[str, Any]) -> str:
     return json.dumps(plan, indent=2) + "\n"
 
 
-def _read_contexts(path: Path) -> Contexts:
+def read_contexts(path: Path) -> Contexts:
+    """Return the contexts that a harvest wrote beside its shards."""
     try:
         return Contexts(**load_arrays(path))
     except (SafetensorError, TypeError) as error:

@@ -7,7 +7,7 @@ residual stream after N blocks; the last one: after the final norm as well), or 
 name. Where only activations are needed, the forward pass stops there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -108,6 +108,24 @@ class LanguageModel:
             logits = self._run(ids).logits[:, :-1].float()
         targets = ids[:, 1:].to(logits.device)
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").cpu()
+
+    @torch.no_grad()
+    def logit_directions(self, rows: Float[Tensor, "K d"]) -> Float[Tensor, "K vocabulary"]:
+        """Return what each direction adds to the logits by itself, through the final norm; on the CPU.
+
+        Raise `ValueError` if the place is not in the residual stream, where that has a meaning.
+        """
+        unembedding = self.model.get_output_embeddings()
+        width = self.model.get_input_embeddings().weight.shape[1]
+        if unembedding is None or rows.shape[1] != width:
+            raise ValueError(f"{self._where} has width {rows.shape[1]}, the residual stream {width}.")
+        weight = unembedding.weight
+        directions = rows.to(weight)
+        blocks = _blocks(self.model)
+        norm = None if self.layer == len(blocks) else _final_norm(self.model, blocks)
+        if norm is not None:  # without its offset: the direction's part alone
+            directions = norm(directions) - norm(torch.zeros_like(directions))
+        return (directions.to(weight) @ weight.T).float().cpu()
 
     @property
     def _where(self) -> str:
@@ -223,6 +241,41 @@ def _blocks(model: Any) -> nn.ModuleList:
         if isinstance(part, nn.ModuleList) and len(part) == count:
             return part
     raise ValueError(f"no list of {count} blocks in {type(model).__name__}: give a module by its name.")
+
+
+def _final_norm(model: Any, blocks: nn.ModuleList) -> nn.Module | None:
+    """Return the norm after the last block: the last module of the decoder that is not inside of a block."""
+    inside = {id(part) for part in blocks.modules()}
+    children = [part for part in model.get_decoder().modules() if id(part) not in inside]
+    norms = [part for part in children if "norm" in type(part).__name__.lower()]
+    return norms[-1] if norms else None
+
+
+def open_tokenizer(name: str, revision: str | None = None) -> Any:
+    """Return the tokenizer of a language model, without its weights."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ValueError("tokenizers need transformers: pip install 'osae[lm]'.") from error
+    where, file = split_gguf(name)
+    options: dict[str, Any] = {"trust_remote_code": False}
+    options |= {"gguf_file": file} if file else {}
+    options |= {"revision": revision} if revision else {}
+    try:
+        with _hide_bars():
+            return AutoTokenizer.from_pretrained(where, **options)
+    except Exception as error:  # of every kind: files, formats, versions, the network
+        raise ValueError(f"the tokenizer of {name} cannot be opened: {_short(error)}") from error
+
+
+def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """Return the text of each token by itself, with the space that it may begin with."""
+    texts = {}
+    for number in ids:
+        text, piece = tokenizer.decode([number]), tokenizer.convert_ids_to_tokens(number)
+        begins = isinstance(piece, str) and piece.startswith("\u2581") and not text.startswith(" ")
+        texts[number] = f" {text}" if begins else text
+    return texts
 
 
 def _short(error: Exception) -> str:

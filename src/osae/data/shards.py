@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -96,6 +96,21 @@ class Shards:
             raise ValueError(f"size={size}: give at least 1 row per batch.")
         for start in range(0, self.rows, size):
             yield self.read(start, min(start + size, self.rows))
+
+    def columns(self, shard: Shard, names: Sequence[str]) -> list[Int[Tensor, "n"]]:
+        """Return what a shard holds about each of its rows besides the activations, by name."""
+        if shard.file.suffix != ".safetensors":
+            raise ValueError(f"{shard.file} holds no {names[0]}: give a folder that `osae harvest` wrote.")
+        with _open_file(shard.file) as file:
+            held = file.keys()
+            if missing := [name for name in names if name not in held]:
+                raise ValueError(
+                    f"{shard.file} holds no {missing[0]}: give a folder that `osae harvest` wrote."
+                )
+            found = [file.get_tensor(name) for name in names]
+        if any(tuple(column.shape) != (shard.rows,) for column in found):
+            raise ValueError(f"{shard.file} does not have one entry per row in {', '.join(names)}.")
+        return found
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Raise `ValueError` if a file is not the one that the manifest was written for."""

@@ -14,6 +14,7 @@ from osae.metrics.consistency import (
     stability,
     within_prefix,
 )
+from osae.metrics.contexts import ContextCollector, Entries, Window
 from osae.metrics.energy import (
     Coactivity,
     UnitActivity,
@@ -62,6 +63,8 @@ __all__ = [
     "ChanceLevel",
     "Coactivity",
     "Consistency",
+    "ContextCollector",
+    "Entries",
     "FiringCounts",
     "FrequencyHistogram",
     "Identifiability",
@@ -77,6 +80,7 @@ __all__ = [
     "Stream",
     "StreamRecorder",
     "UnitActivity",
+    "Window",
     "activation_similarity",
     "chance_level",
     "coherence",

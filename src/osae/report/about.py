@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from osae.measures import MISSING, measures_of
 from osae.report.text import describe_seeds, describe_world
-from osae.results import AnyResult, Comparison, Evaluation, ExperimentResult, Ordering, Stitching
+from osae.results import AnyResult, Comparison, Contexts, Evaluation, ExperimentResult, Ordering, Stitching
 from osae.results.base import Activations, Provenance
 from osae.results.codec import to_json
 from osae.results.comparison import PairResult
@@ -44,6 +44,9 @@ def describe(result: AnyResult, folder: Path, scratch: Path) -> About:
         case Comparison():
             facts = _provenance(result.provenance, result.saes, result.activations, to_json(result.options))
             return About(f"Comparison of {_count(result.saes)}", facts, _comparison_figures(result, scratch))
+        case Contexts():
+            facts = _provenance(result.provenance, (result.sae,), result.activations, to_json(result.options))
+            return About(f"Contexts of {result.name}", facts)
         case Evaluation():
             facts = _provenance(result.provenance, result.saes, result.activations, to_json(result.options))
             facts = {"Model": _model(result)} | facts

@@ -7,6 +7,7 @@ from osae.files import read_json
 from osae.results.base import Interval, Result, Row, Table, write_json
 from osae.results.codec import from_json
 from osae.results.comparison import Comparison
+from osae.results.contexts import Contexts
 from osae.results.describe import schema_of
 from osae.results.evaluation import Evaluation
 from osae.results.experiment import ExperimentResult
@@ -18,6 +19,7 @@ __all__ = [
     "KINDS",
     "AnyResult",
     "Comparison",
+    "Contexts",
     "Evaluation",
     "ExperimentResult",
     "Interval",
@@ -34,9 +36,11 @@ __all__ = [
 ]
 
 LARGEST = 2**28  # bytes of a file of results
-AnyResult = Comparison | Evaluation | ExperimentResult | Ordering | Stitching  # LMResult is an experiment's
+# LMResult is an experiment's
+AnyResult = Comparison | Contexts | Evaluation | ExperimentResult | Ordering | Stitching
 KINDS: dict[str, type[AnyResult]] = {
-    kind.KIND: kind for kind in (Comparison, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
+    kind.KIND: kind
+    for kind in (Comparison, Contexts, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
 }
 
 

@@ -92,7 +92,7 @@ def open_language(
 
 
 def _open_language(data: Data, model: str, text: Sequence[str], tokens: int, device: str) -> Language:
-    spec = _harvest_of(data, model)
+    spec = harvest_of(data, model)
     if text:
         spec = replace(spec, text=TextFiles(tuple(text), spec.text.field), tokens=tokens)
     lm = open_model(spec, device)
@@ -108,7 +108,7 @@ def _open_language(data: Data, model: str, text: Sequence[str], tokens: int, dev
     return Language(lm, spec, len(pieces), batches)
 
 
-def _harvest_of(data: Data, model: str) -> Harvest:
+def harvest_of(data: Data, model: str) -> Harvest:
     """Return what the activations were harvested with, with the model replaced by the one asked for."""
     if "harvest" not in data.manifest:
         raise ValueError(
