@@ -1,4 +1,4 @@
-"""Every measure once: its key, its titles, what it means, which end is good, and how its numbers are written.
+"""Every measure once: its key, its titles, what it means, which direction is better, how numbers are written.
 
 Tables on the terminal, Markdown, CSV and JSON files, HTML pages, figures, claims and the documentation all
 read this table. Nothing here needs torch. To add a measure, add an entry here and a function that computes it
@@ -7,7 +7,7 @@ read this table. Nothing here needs torch. To add a measure, add an entry here a
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -28,6 +28,7 @@ Scope = Literal[
     "unit_score",
     "contexts",
 ]
+Listing = Literal["main", "activations", "on request"]  # the table of methods that shows a measure
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,11 @@ class Measure:
     """A measure: its key in results, its names, and how its numbers are written.
 
     `title` heads a table column, `phrase` labels an axis, `meaning` is a sentence for legends and the
-    documentation. `better` says which end of the scale is good, if either is. `fixed` writes `digits`
+    documentation. `better` says which direction is better, if either is. `fixed` writes `digits`
     decimals; `significant` writes `digits` significant digits, with an exponent below 0.001 and from 100,000
     on. `chance` says whether unrelated SAEs have a known level of it. `of` says what it is a measure of; a
-    "curve" is over the prefixes of one SAE.
+    "curve" is over the prefixes of one SAE. `listing` says which table of methods shows it; "on request" is
+    for tables that name it.
     """
 
     key: str
@@ -50,6 +52,7 @@ class Measure:
     format: Literal["fixed", "significant"] = "fixed"
     chance: bool = False
     of: tuple[Scope, ...] = ()
+    listing: Listing = "main"
 
     def text(self, value: float | None) -> str:
         """Return the number as text; an en dash if it is missing."""
@@ -129,6 +132,7 @@ MEASURES: dict[str, Measure] = {
             better="high",
             chance=True,
             of=("pair", "method"),
+            listing="activations",
         ),
         Measure(
             "stream_orderedness",
@@ -138,6 +142,7 @@ MEASURES: dict[str, Measure] = {
             better="high",
             chance=True,
             of=("pair", "method"),
+            listing="activations",
         ),
         Measure(
             "stability_of_full",
@@ -212,6 +217,7 @@ MEASURES: dict[str, Measure] = {
             "Mean number of units that fire in a sample.",
             digits=2,
             of=("reconstruction", "method", "contexts"),
+            listing="on request",
         ),
         Measure(
             "dead",
@@ -617,6 +623,20 @@ def base_key(key: str) -> str:
     base, _, suffix = key.rpartition("_")
     derived = suffix in AGAINST or suffix in (CHANCE, ISOTROPIC) or suffix.isdigit()
     return base if base in MEASURES and derived else key
+
+
+def list_columns(keys: Iterable[str], listing: Listing) -> tuple[str, ...]:
+    """Return those of the keys that a table of methods shows, in the order of the table of measures."""
+    shown = {entry.key: place for place, entry in enumerate(MEASURES.values()) if entry.listing == listing}
+    against = list(AGAINST)
+
+    def place_of(key: str) -> tuple[int, int]:
+        base = base_key(key)
+        suffix = key.removeprefix(f"{base}_")
+        return shown[base], against.index(suffix) if suffix in against else -1
+
+    chosen = [key for key in dict.fromkeys(keys) if base_key(key) in shown]
+    return tuple(sorted((key for key in chosen if "method" in MEASURES[base_key(key)].of), key=place_of))
 
 
 @contextmanager

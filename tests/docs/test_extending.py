@@ -37,7 +37,9 @@ def noise(*shape, seed=0):
 
 @pytest.fixture
 def new_measure():
-    entry = Measure("worst", "Worst", "least cosine", "Cosine of the pair that agrees least.", of=("pair",))
+    entry = Measure(
+        "worst", "Worst", "least cosine", "Cosine of the pair that agrees least.", of=("pair",), chance=True
+    )
     with added(entry):
         pair_measure("worst")(lambda pair: float(pair.matching.similarity.min()))
         yield entry
@@ -47,7 +49,7 @@ def new_measure():
 @pytest.mark.usefixtures("new_measure")
 def test_a_measure_is_in_every_table_file_and_page(tmp_path, capsys):
     """One entry in the table of measures, and one function."""
-    result = osae.compare([noise(20, 8, seed=seed) for seed in range(2)], chance_draws=0)
+    result = osae.compare([noise(20, 8, seed=seed) for seed in range(2)], chance_draws=2)
     number = f"{result.pairs[0].measures['worst']:.3f}"
     report.show(result)
     terminal = capsys.readouterr().out
@@ -60,6 +62,23 @@ def test_a_measure_is_in_every_table_file_and_page(tmp_path, capsys):
     assert "Worst" in page
     assert number in page
     assert "| Worst | `worst` |" in markdown_table()
+    assert pair_table(result).columns.count("stability_chance") == 1
+    assert "worst_chance" not in pair_table(result).columns  # no level is known, so none is shown
+
+
+def pair_table(result):
+    return next(table for table in result.tables() if table.title == "Pairs")
+
+
+def test_a_measure_of_methods_is_in_their_table():
+    """One entry in the table of measures, and a number in the rows."""
+    with added(Measure("spread", "Spread", "spread", "How far atoms are apart.", of=("method",))):
+        row = MethodRow(
+            "topk", measures={"spread_truth": 0.25, "l0": 3.0, "stability_truth": 0.5, "mse": 1.0}
+        )
+        result = ExperimentResult("new", "New", {}, (0,), rows=(row,))
+        assert result.tables()[0].columns == ("stability_truth", "mse", "spread_truth")
+        assert "Spread truth" in report.markdown_table(result.tables()[0])
 
 
 def make_sparsifier(kind):

@@ -77,13 +77,13 @@ class ChanceLevel:
 
     def of(self, key: str) -> Interval | float | None:
         """Return the level of a measure; None if it has none."""
-        match key:
-            case "orderedness" | "stream_orderedness":
-                return Interval(self.orderedness, self.orderedness_std)
-            case "stream_stability":
-                return self.stream_stability
-            case _:
-                return self.stability
+        levels = {
+            "stability": self.stability,
+            "orderedness": Interval(self.orderedness, self.orderedness_std),
+            "stream_stability": self.stream_stability,
+            "stream_orderedness": Interval(self.orderedness, self.orderedness_std),
+        }
+        return levels.get(key)
 
 
 @dataclass(frozen=True)

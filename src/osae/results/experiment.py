@@ -4,27 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from osae.measures import ISOTROPIC, base_key
+from osae.measures import ISOTROPIC, Listing, base_key, list_columns
 from osae.results.base import Interval, Record, Result, Row, Table, as_interval
 from osae.results.codec import doc, flat, optional
 
-DEFAULT_COLUMNS = (
-    "stability_pairs",
-    "stability_truth",
-    "orderedness_pairs",
-    "orderedness_truth",
-    "mse",
-    "explained_variance",
-    "dead",
-    "fifr",
-    "seconds",
-)
-ACTIVATION_COLUMNS = (
-    "stream_stability_pairs",
-    "stream_stability_truth",
-    "stream_orderedness_pairs",
-    "stream_orderedness_truth",
-)
 ACTIVATIONS = ": activations"  # ends the title of their table
 
 
@@ -130,7 +113,7 @@ class ExperimentResult(Result):
     columns: tuple[str, ...] | None = doc("measures to show, null for the usual ones", default=None)
     claims: tuple[Claim, ...] = doc("claims with verdicts", default=())
     figures: tuple[Figure, ...] = doc("images beside the results", default=())
-    notes: tuple[str, ...] = doc("what to know besides", default=())
+    notes: tuple[str, ...] = doc("additional notes", default=())
     command: str = doc("the command line", default="")
     versions: Mapping[str, str] = doc("versions by name", default_factory=dict)
     commit: str | None = optional('commit of osae\'s repository, with "+" if files were changed since')
@@ -152,8 +135,7 @@ class ExperimentResult(Result):
         """Return the measures to show: those asked for, or else the usual ones that were measured."""
         if self.columns:
             return self.columns
-        rows = [row for section in self.all_sections() for row in section.rows]
-        return tuple(key for key in DEFAULT_COLUMNS if any(row.measures.get(key) is not None for row in rows))
+        return _measured([row for section in self.all_sections() for row in section.rows], "main")
 
     def tables(self) -> list[Table]:
         common = self.shown_columns()
@@ -168,7 +150,7 @@ class ExperimentResult(Result):
             for section in self.all_sections()
             for columns, more in (
                 (section.columns or common, ""),
-                (_activation_columns(section), ACTIVATIONS),
+                (_measured(section.rows, "activations"), ACTIVATIONS),
             )
             if columns or not more
         ]
@@ -196,9 +178,10 @@ def _table_row(row: MethodRow) -> Row:
     return Row(row.method, dict(row.measures), dict(paper), label, row.reference)
 
 
-def _activation_columns(section: Section) -> tuple[str, ...]:
-    """Return the measures of activations that a section has, for a table of their own."""
-    return tuple(key for key in ACTIVATION_COLUMNS if any(key in row.measures for row in section.rows))
+def _measured(rows: Sequence[MethodRow], listing: Listing) -> tuple[str, ...]:
+    """Return the measures of a listing that at least one of the rows has."""
+    found = (key for row in rows for key, value in row.measures.items() if value is not None)
+    return list_columns(found, listing)
 
 
 def _chance_lines(columns: Sequence[str], chance: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
