@@ -2,6 +2,7 @@
 
 import os
 
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
@@ -30,3 +31,9 @@ def warmed(tmp_path_factory) -> None:
     from tests.faults.processes import warm
 
     warm(tmp_path_factory.mktemp("warm"))
+
+
+@pytest.fixture
+def unchecked_shapes(monkeypatch):
+    """Switches run-time shape checks off, so that a test sees the error a user would see."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -246,7 +246,7 @@ def _wrong_type(kind: Any, value: Any) -> str:
         return "" if isinstance(value, bool) else "true or false"
     if kind is Path:
         return "" if isinstance(value, Path | str) else "a path"
-    return "" if kind is not str or isinstance(value, str) else "a text"
+    return "" if kind is not str or isinstance(value, str) else "a string"
 
 
 def _out_of_range(declared: Option, kind: Any, value: float) -> str:

@@ -79,6 +79,12 @@ def test_a_mistake_is_named_with_its_remedy(words, message):
         parsed(*words)
 
 
+@pytest.mark.parametrize("words", [["reproduce", "toy"], ["reproduce", "lm"], ["reproduce", "tuning"]])
+def test_the_help_text_does_not_break_names(words, capsys):
+    main([*words, "--help"])
+    assert "matryoshka-fixed" in capsys.readouterr().out
+
+
 def test_the_help_text_says_each_default_once():
     text = " ".join(build_parser(COMMAND).format_help().split())
     assert "usage: osae sample SAE ... --out DIR [options]" in text
@@ -136,7 +142,8 @@ def test_one_word_for_one_thing():
             kind = str(declared.kind).replace("pathlib.", "")
             kinds.setdefault(declared.name, set()).add(kind)
     mixed = {name: found for name, found in kinds.items() if len(found) > 1}
-    assert set(mixed) <= {"data", "seeds"}, mixed  # `reproduce lm` names its data; it counts its seeds
+    # `reproduce lm` names its data and counts its seeds; --units of a comparison is the file of their table
+    assert set(mixed) <= {"data", "seeds", "units"}, mixed
     assert not {"activations", "dictionary", "width", "active", "zipf", "samples"} & set(kinds)
 
 

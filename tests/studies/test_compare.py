@@ -167,7 +167,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, shards):
     zero = tmp_path / "zero.npy"
     np.save(zero, np.zeros((30, 24), dtype=np.float32))
     for saes, options, message in (
-        ([a], {}, "a is a single SAE: give at least two"),
+        ([a], {}, "a is the only SAE given: give at least two"),
         (str(a), {}, "at least two"),
         ([], {}, "no SAE was given"),
         ([a, a], {"on": "both"}, "on='both'"),
@@ -175,7 +175,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, shards):
         ([a, a], {"chance_draws": -1}, "chance_draws=-1"),
         ([a, wide], {}, "b has width 25 and .*a has 24"),
         ([a, tmp_path / "bare.npy"], {"on": "encoder"}, "has no encoder"),
-        ([a, tmp_path / "bare.npy"], {"data": shards}, "cannot be run on activations"),
+        ([a, tmp_path / "bare.npy"], {"data": shards}, "cannot encode activations"),
         ([wide, wide], {"data": shards}, "has width 25, and .* has 24"),
         ([a, zero], {"dead": "drop"}, "all 30 units of an SAE are dead"),
         ([a, a], {"prefixes": [21]}, "prefix length 21: give 1 to 20"),

@@ -24,6 +24,7 @@ def test_a_path_an_sae_a_loaded_file_a_tensor_and_an_array_are_the_same_decoder(
     for one in given:
         assert numbers(compare([one, other])) == expected, type(one)
     assert numbers(compare([atoms.T.numpy(), other.T], orientation="columns")) == expected
+    assert numbers(compare(folder, other)) == numbers(compare((folder, other))) == expected
 
 
 def test_activations_may_be_a_path_shards_a_tensor_or_an_array(tmp_path):

@@ -157,6 +157,11 @@ def test_unknown_recipes_are_refused(rows):
         fit("toppk", rows, **SMALL)
 
 
+def test_what_is_no_recipe_is_refused(rows, unchecked_shapes):
+    with pytest.raises(ValueError, match="recipe is of type type: give the name of a recipe or a Recipe"):
+        fit(Task, rows, units=16, k=2)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_recipe_brings_its_own_sizes(rows):
     made = world_recipe("topk", Task(12, 16, 2, samples=400, batch=100))
     with pytest.raises(ValueError, match="units=16, batch=5 cannot be combined with a Recipe"):

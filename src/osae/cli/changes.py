@@ -64,7 +64,7 @@ def _parse_json(text: str) -> Any:
     try:
         return json.loads(text, parse_float=_parse_number, parse_constant=_parse_number)
     except (json.JSONDecodeError, RecursionError):
-        raise ValueError(f"{text!r} is not JSON; write a number, true, null, or a text in quotes.") from None
+        raise ValueError(f"{text!r} is not JSON; write a number, true, null, or a quoted string.") from None
 
 
 def _is_not_finite(text: str) -> bool:

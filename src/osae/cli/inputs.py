@@ -1,6 +1,6 @@
 """What a command reads: refused before anything heavy is loaded if it is not there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 HUB = "hf:"  # starts the address of an SAE on the hub, which is looked up later
@@ -26,6 +26,12 @@ def _names(folder: Path) -> Iterable[str]:
         return [entry.name for entry in folder.iterdir()]
     except OSError:
         return []
+
+
+def check_several(saes: Sequence[str]) -> None:
+    """Raise `ValueError` if there is a single SAE where two are needed; a run stands for all of its SAEs."""
+    if len(saes) == 1 and not saes[0].startswith(HUB) and not (Path(saes[0]) / "run.json").exists():
+        raise ValueError(f"{saes[0]} is the only SAE given: give at least two, or the folder of a run.")
 
 
 def check_run(folder: Path) -> None:

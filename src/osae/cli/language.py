@@ -65,7 +65,7 @@ class LanguageOptions(Options):
         group=LANGUAGE,
     )
     context: int | None = option(
-        "tokens in a context", default=None, shown=f"{CONTEXT}", least=1, group=LANGUAGE
+        "context length in tokens", default=None, shown=f"{CONTEXT}", least=1, group=LANGUAGE
     )
     skip_positions: int | None = option(
         "positions to skip at the start of each context",

@@ -15,6 +15,7 @@ from osae.cli.command import Command
 from osae.cli.suggestions import suggest_flag
 from osae.options import Option, Options, list_options, parse_option
 
+_LONG = 40  # characters of a list of defaults that is written with spaces
 ALWAYS = ("--config", "--print-config", "--help")  # options of every command
 
 
@@ -69,8 +70,16 @@ def _assign(command: Command, words: list[str]) -> dict[str, Any]:
             several = option.is_tuple and option.entries != "commas"
             found[option.name], words = (words, []) if several else (words[0], words[1:])
     if words:
-        raise ValueError(f"{words[0]!r} is an unexpected argument: see `osae {command.name} --help`.")
+        raise ValueError(f"{words[0]!r} is an unexpected argument: {_explain_rest(command, words)}")
     return found
+
+
+def _explain_rest(command: Command, words: Sequence[str]) -> str:
+    """Return what to do about words that no argument takes: lists are written with commas."""
+    for option in list_options(command.options):
+        if option.positional and option.entries == "commas" and words[0] in option.allowed:
+            return f"separate several with commas, without spaces, such as {','.join(option.allowed[:2])}."
+    return f"see `osae {command.name} --help`."
 
 
 def _reword(error: argparse.ArgumentError) -> str:
@@ -126,10 +135,12 @@ def build_parser(command: Command, *, positional: bool = True) -> argparse.Argum
         elif not option.positional:
             _add_option(groups.get(option.group, plain), option)
     plain.add_argument(
-        "--config", metavar="FILE", help="read options from this YAML file; others override it"
+        "--config",
+        metavar="FILE",
+        help="read options from this YAML file; options on the command line override it",
     )
     plain.add_argument(
-        "--print-config", action="store_true", help="print the options as such a file, and do nothing else"
+        "--print-config", action="store_true", help="print the options as a YAML file for --config, and exit"
     )
     plain.add_argument("-h", "--help", action="store_true", help="show this help")
     return parser
@@ -175,6 +186,8 @@ def _describe(option: Option) -> str:
     """Return the help text of an option, its default behind it."""
     text = option.help.replace("%", "%%")
     default = option.default_text.replace("%", "%%")
+    if option.is_tuple and len(default) > _LONG:  # so that it can be wrapped between entries
+        default = default.replace(",", ", ")
     return f"{text} (default: {default})" if default else text
 
 

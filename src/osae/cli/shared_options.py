@@ -9,7 +9,7 @@ from osae.options import REQUIRED, Options, option
 LANGUAGE = "activations of a language model"
 FILES = "files"
 SAE = "folder or weight file of any known library, or hf:user/repo/subfolder@revision"
-SAE_OR_RUN = f"{SAE}; a run folder stands for all SAEs that it finished"
+SAE_OR_RUN = f"{SAE}; a run folder means all of its finished SAEs"
 DATA = "activations: a folder from `osae harvest`, or a .npy or .safetensors file of rows"
 MODEL = "ID_OR_FOLDER[:FILE.gguf]"
 
@@ -17,7 +17,7 @@ MODEL = "ID_OR_FOLDER[:FILE.gguf]"
 def orientation_option() -> Any:
     """Declare --orientation, for bare decoders."""
     return option(
-        "where the atoms of a bare decoder are",
+        "whether the atoms of a bare decoder are its rows or its columns",
         default=None,
         shown="inferred from norms, else from the longer side",
     )

@@ -11,6 +11,7 @@ RENAMED = {  # options of release 0.1.0, and what they are called now
     "--dictionary": "--units",
     "--samples": "--world-samples",
     "--width": "--world-width",
+    "--world-zipf": "--exponents",  # of `reproduce zipf`, which sweeps them
     "--zipf": "--world-zipf",
 }
 

@@ -35,7 +35,7 @@ def check_place(
 def check_layer(layer: int, blocks: int) -> None:
     """Raise `ValueError` if a model with that many blocks has no such layer."""
     if not 0 <= layer <= blocks:
-        raise ValueError(f"layer={layer}: the model has {blocks} blocks, give 0 to {blocks}.")
+        raise ValueError(f"layer={layer}: the model has {blocks} blocks; choose a layer from 0 to {blocks}.")
 
 
 def split_gguf(name: str) -> tuple[str, str]:

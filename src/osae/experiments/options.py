@@ -14,7 +14,7 @@ ENOUGH_SEEDS = 3  # for a verdict: two seeds are one pair, which has no interval
 
 def jobs_option(shown: str) -> Any:
     """Declare the number of training runs at a time; `shown` says how many there are by default."""
-    return option("training runs at a time", default=None, least=1, shown=shown)
+    return option("number of parallel training runs", default=None, least=1, shown=shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ExperimentOptions(Options):
     """The options of every experiment."""
 
     out: Path = option("folder for results and figures", metavar="DIR")
-    quick: bool = option("few seeds and short training runs: a minute or so", default=False)
+    quick: bool = option("a short version with few seeds, in about a minute", default=False)
     jobs: int | None = jobs_option("one per core")
 
     @property

@@ -32,7 +32,7 @@ def read(found: Found, orientation: Orientation | None) -> Matrices:
         )
     matrix = found.matrix((named or square)[0])
     by_rows, note = _by_rows(matrix, orientation)
-    why = "the file has a decoder only, no encoder."
+    why = "it has a decoder only, no encoder."
     return Matrices(matrix if by_rows else matrix.T, None, why, (note,))
 
 

@@ -55,7 +55,7 @@ class Loaded:
     def require_sae(self) -> SAE:
         """Return the SAE; raise `ValueError` if only its matrices could be read."""
         if self.sae is None:
-            raise ValueError(f"{self.path} cannot be run on activations: {self.notes[0]}")
+            raise ValueError(f"{self.path} cannot encode activations: {self.notes[0]}")
         return self.sae
 
     @torch.no_grad()

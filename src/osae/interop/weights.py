@@ -194,7 +194,7 @@ def _check_archive(archive: zipfile.ZipFile, limit: int, methods: set[int]) -> N
 
 def _check_count(count: int) -> None:
     if count > MOST:
-        raise ValueError(f"it holds {count} entries, and at most {MOST} are read: this is no SAE.")
+        raise ValueError(f"it holds {count} entries, and at most {MOST} are read: this is not an SAE.")
 
 
 def _check_declared(declared: int, limit: int) -> None:

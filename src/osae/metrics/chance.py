@@ -41,7 +41,7 @@ class AtomDistribution(NamedTuple):
     factor: Float[Tensor, "d d"]
 
     def draw(self, units: int, generator: torch.Generator) -> Float[Tensor, "units d"]:
-        """Return so many random atoms, not yet of length one."""
+        """Return the given number of random atoms, not yet of length one."""
         noise = torch.randn(units, len(self.mean), generator=generator)
         return self.mean + noise @ self.factor.T
 
@@ -77,10 +77,10 @@ def chance_level(
 
     Atoms are drawn from `like` (see `fit_atoms`), or isotropic without it. The mean of K matched cosines
     fluctuates less as K grows (by 2e-4 at 4096 units) while a matching takes longer, so by default larger
-    dictionaries get fewer draws: 8 up to 512 units, 2 from 2048 on; for very many units a single draw is
-    enough. Orderedness needs no draws: every order of a random dictionary is equally likely, so the matching
-    is a uniformly random permutation, whose Spearman correlation over n pairs has mean 0 and standard
-    deviation 1/sqrt(n-1) (and is 1 by definition for n = 1).
+    dictionaries get fewer draws: 8 up to 512 units, 2 from 2048 on. Orderedness needs no draws: every order
+    of a random dictionary is equally likely, so the matching is a uniformly random permutation, whose
+    Spearman correlation over n pairs has mean 0 and standard deviation 1/sqrt(n-1) (and is 1 by definition
+    for n = 1).
     """
     if min(units_a, units_b, width) < 1:
         raise ValueError(f"units {units_a} and {units_b}, width {width}: all must be at least 1.")

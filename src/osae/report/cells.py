@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from osae.measures import CHANCE, MISSING, Measure, legend
 from osae.results import (
     AnyResult,
-    Comparison,
-    ExperimentResult,
     Interval,
     Row,
     Table,
@@ -88,7 +86,7 @@ class Grid:
 
 def lay_out_all(result: AnyResult) -> list[Grid]:
     """Return every table of the result as text."""
-    runs = _count_runs(result)
+    runs = result.count_runs()
     alone = runs is not None and runs < 3
     return [lay_out(_drop_empty_spreads(table) if alone else table) for table in result.tables()]
 
@@ -192,17 +190,6 @@ def _label_numbers(labels: Sequence[str]) -> list[float | None]:
 
 
 # --- spreads that say nothing -----------------------------------------------------------------------
-
-
-def _count_runs(result: AnyResult) -> int | None:
-    """Return how many training runs the spreads of a result come from; None if that is not known."""
-    match result:
-        case ExperimentResult():
-            return len(result.seeds)
-        case Comparison():
-            return len(result.saes)
-        case _:  # results of other kinds have no spreads
-            return None
 
 
 def _drop_empty_spreads(table: Table) -> Table:

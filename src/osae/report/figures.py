@@ -349,7 +349,7 @@ def bars_with_intervals(
     keys: Sequence[str],
     path: Path | str,
     *,
-    title: str = "Every choice by itself",
+    title: str = "Each choice in isolation",
     chance: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw one panel per measure: each row's mean as a dot with its 95 % interval, published ones hollow."""

@@ -127,8 +127,8 @@ def _legend(grids: Sequence[Grid]) -> str:
     intervals = any(grid.has("interval") for grid in grids)
     if intervals:
         parts.append(
-            "Hover over a number for its 95 % interval, from a bootstrap over training runs, not over pairs, "
-            "because pairs share runs."
+            "Hover over a number for its 95 % interval, which takes into account that pairs share training "
+            "runs."
         )
     if any(grid.has("best") for grid in grids):
         parts.append(BOLD if intervals else BEST)

@@ -104,7 +104,9 @@ def _caption(grid: Grid, count: int) -> str:
     if grid.has("spread") and "standard deviation" not in grid.note:
         parts.append("± standard deviation.")
     if grid.has("best"):
-        parts.append("Bold: best, or not told apart from the best.")
+        parts.append("Bold: best, or not distinguishable from the best.")
     if dropped := grid.columns[count:]:
-        parts.append(f"Not shown, for lack of width: {', '.join(column.title for column in dropped)}.")
+        parts.append(
+            f"Hidden, because the terminal is too narrow: {', '.join(column.title for column in dropped)}."
+        )
     return " ".join(parts)

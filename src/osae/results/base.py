@@ -150,6 +150,10 @@ class Result(Tabulated):
         """Return what to know besides the numbers."""
         return []
 
+    def count_runs(self) -> int | None:
+        """Return how many training runs the spreads come from; None if there are no spreads."""
+        return None
+
     def json_extra(self) -> Record:
         """Return the keys that every file of results has."""
         return {"schema": self.SCHEMA, "kind": self.KIND}

@@ -335,6 +335,9 @@ class Comparison(Result):
             said += _sae_remarks(name, sae, self.options.dead)
         return said + note_lines(self.names, self.saes)
 
+    def count_runs(self) -> int:
+        return len(self.saes)
+
     def records(self) -> list[Record]:
         return [record for pair in self.pairs for record in self._pair_records(pair)]
 

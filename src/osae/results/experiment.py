@@ -162,6 +162,9 @@ class ExperimentResult(Result):
     def remarks(self) -> list[str]:
         return list(self.notes)
 
+    def count_runs(self) -> int:
+        return len(self.seeds)
+
     def records(self) -> list[Record]:
         return [
             {"section": section.title, "x": "" if section.x is None else section.x, "method": row.method}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite, prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -60,8 +60,7 @@ Chance = Literal["fitted", "isotropic"]
 
 
 def compare(
-    subjects: SAELike | Sequence[SAELike],
-    *,
+    *subjects: SAELike | Sequence[SAELike],
     data: DataLike | None = None,
     prefixes: Sequence[int] | None = None,
     absolute: bool = False,
@@ -75,8 +74,8 @@ def compare(
     """Return how consistent every pair of the SAEs is, and all pairs together.
 
     Args:
-        subjects: SAEs as paths, `SAE`s, loaded files, or decoders as torch tensors or numpy arrays; a run
-            folder stands for all SAEs that it finished.
+        subjects: two SAEs or more, one by one or as a list: paths, `SAE`s, loaded files, or decoders as torch
+            tensors or numpy arrays; a run folder means all of its finished SAEs.
         data: activations, as a path, `Shards` or a matrix (rows, width); they add measures of what units do.
         prefixes: prefix lengths; None takes powers of two.
         absolute: match and measure by the absolute value of the cosine.
@@ -98,7 +97,8 @@ def compare(
         chance_draws="auto" if chance_draws is None else chance_draws,
     )
     _check_options(options)
-    loaded = open_subjects(subjects, orientation)
+    given = subjects[0] if len(subjects) == 1 else cast(Sequence[SAELike], subjects)
+    loaded = open_subjects(given, orientation)
     return _compare(loaded, options, None if data is None else open_rows(data), Steps(progress))
 
 
@@ -141,13 +141,13 @@ def _check_options(options: ComparisonOptions) -> None:
 def _check_subjects(loaded: Sequence[Loaded], rows: Sequence[Tensor]) -> None:
     """Raise `ValueError` unless there are at least two SAEs, all of the same width."""
     if len(loaded) < 2:
-        found = f"{loaded[0].path} is a single SAE" if loaded else "no SAE was given"
+        found = f"{loaded[0].path} is the only SAE given" if loaded else "no SAE was given"
         raise ValueError(f"{found}: give at least two to compare.")
     for one, matrix in zip(loaded, rows, strict=True):
         if matrix.shape[1] != rows[0].shape[1]:
             raise ValueError(
                 f"{one.path} has width {matrix.shape[1]} and {loaded[0].path} has {rows[0].shape[1]}: "
-                "compare SAEs of the same activations."
+                "compare SAEs trained on the same activations."
             )
 
 

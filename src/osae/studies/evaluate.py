@@ -171,11 +171,13 @@ def _remarks(
     said = []
     for one, sae in zip(loaded, found, strict=True):
         if _trained_on(one) == digest:
-            said.append(f"{one.path} was trained on these very activations: they are not held out.")
+            said.append(f"{one.path} was trained on these same activations: they are not held out.")
         if (sae.measures["explained_variance"] or 0) < 0:
             said.append(explain_misfit(one.path, one.notes))
     if losses is not None and not losses.zero > losses.clean:
-        said.append("Zeros do not raise the model's cross-entropy: the share recovered means nothing here.")
+        said.append(
+            "Zeros do not raise the model's cross-entropy: the share recovered is not meaningful here."
+        )
     return said
 
 

@@ -91,6 +91,8 @@ def _to_matrix(x: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "N d"]:
 def _complete(recipe: Recipe | str, source: Source, asked: dict[str, int | None]) -> Recipe:
     """Return the recipe itself, or the named one with the sizes that are asked for."""
     width = source.block(0).shape[1]
+    if not isinstance(recipe, Recipe | str):
+        raise ValueError(f"recipe is of type {type(recipe).__name__}: give the name of a recipe or a Recipe.")
     if isinstance(recipe, str):
         return find_recipe(recipe, _task(recipe, width, source, asked))
     if extra := [f"{name}={value}" for name, value in asked.items() if value is not None]:

@@ -47,6 +47,12 @@ def test_compare_prints_tables_and_writes_json_csv_and_a_page(here, capsys):
     assert {path.name for path in here.iterdir()} == {"a", "b", "c", "x", "c.json", "c.csv", "c.html"}
 
 
+def test_a_single_sae_is_refused_before_torch_is_loaded(here):
+    code = "import sys; from osae.cli import main; main(['compare', 'a']); sys.exit('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr == "osae: a is the only SAE given: give at least two, or the folder of a run.\n"
+
+
 def test_compare_writes_a_table_of_every_unit(here, capsys):
     assert main(["compare", "a", "b", "c", "--data", "x", "--units", "u.csv", "--json", "c.json"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["c.json", "u.csv"]

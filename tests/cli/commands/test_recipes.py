@@ -16,6 +16,8 @@ def test_recipes_are_listed_by_what_they_are_for(capsys):
     assert heads == ["on activations:", "on synthetic worlds:", "settings (osae-paper, live):"]
     listed = [[line.split()[0] for line in part[1:]] for part in parts]
     assert listed == [list(RECIPES), list(WORLD_RECIPES), list(SETTINGS)]
+    starts = {len(line) - len(line.split(maxsplit=1)[1]) for part in parts for line in part[1:]}
+    assert len(starts) == 1  # descriptions begin in the same column
 
 
 def test_a_recipe_is_printed_in_full(capsys):

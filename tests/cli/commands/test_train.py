@@ -170,6 +170,7 @@ def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
             ["topk", "--data", "DATA", *SIZES, "--world-zipf", "1"],
             "--world-zipf applies to synthetic worlds only: remove it.",
         ),
+        (["topk", "osae"], "separate several with commas, without spaces, such as"),
         (["topk", "--log", "paper"], "--log paper: give one of tensorboard, wandb, trackio"),
         (["topk", "--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
         (["topk", "--seeds", "0,0"], "--seeds 0,0: give 0 once."),

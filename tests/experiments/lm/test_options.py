@@ -34,6 +34,13 @@ def test_bad_requests_are_refused(options, message):
         LMOptions(out=OUT, **options)
 
 
+def test_a_layer_that_the_model_lacks_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 6}')
+    LMOptions(out=OUT, model=str(tmp_path), layer=6)
+    with pytest.raises(ValueError, match="layer=99: the model has 6 blocks; choose a layer from 0 to 6"):
+        LMOptions(out=OUT, model=str(tmp_path), layer=99)
+
+
 @pytest.mark.parametrize(
     ("options", "starts", "stitch"),
     [

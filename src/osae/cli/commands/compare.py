@@ -6,6 +6,7 @@ from typing import Literal
 
 from osae.cli import startup
 from osae.cli.command import Command
+from osae.cli.inputs import check_several
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
@@ -34,7 +35,7 @@ class CompareOptions(ResultFiles):
         "match by the absolute value of the cosine, so that opposite directions agree", default=False
     )
     dead: Literal["keep", "drop"] = option(
-        "whether zero rows, and units that never fire on --data, take part", default="keep"
+        "whether zero rows, and units that never fire on --data, are included", default="keep"
     )
     chance: Literal["fitted", "isotropic"] = option(
         "how to draw random dictionaries for chance levels: with the mean and covariance of the atoms that "
@@ -56,6 +57,7 @@ class CompareOptions(ResultFiles):
 def run(options: CompareOptions, line: str) -> int:
     """Compare the SAEs, print the tables and write the files."""
     check_study(options, *options.saes, options.data, more=(options.units,))
+    check_several(options.saes)
     startup.leave_a_core()
     from osae import compare
 

@@ -11,7 +11,7 @@ from osae.options import Options, option
 class CompletionOptions(Options):
     """The shell."""
 
-    shell: str = option("the shell", positional=True, metavar="SHELL", choices=tuple(SCRIPTS))
+    shell: str = option("bash, zsh or fish", positional=True, metavar="SHELL", choices=tuple(SCRIPTS))
 
 
 def run(options: CompletionOptions, line: str) -> int:

@@ -63,18 +63,26 @@ def _describe(name: str, *, worlds: bool) -> Any:
 def _print_list() -> None:
     from osae.recipes import RECIPES, WORLD_RECIPES
 
-    print("on activations:")
-    _print_recipes(RECIPES)
-    print("\non synthetic worlds:")
-    _print_recipes(WORLD_RECIPES)
-    print("\nsettings (osae-paper, live):")
-    for name, known in SETTINGS.items():
-        print(f"  {name:18s} {known.model}, layer {known.layer}: {', '.join(known.texts)}.")
+    settings = {
+        name: f"{known.model}, layer {known.layer}: {', '.join(known.texts)}."
+        for name, known in SETTINGS.items()
+    }
+    lists = {
+        "on activations": _summarise(RECIPES),
+        "on synthetic worlds": _summarise(WORLD_RECIPES),
+        "settings (osae-paper, live)": settings,
+    }
+    width = max(len(name) for listed in lists.values() for name in listed)
+    blocks = (
+        "\n".join([f"{title}:", *(f"  {name:{width}s}  {text}" for name, text in listed.items())])
+        for title, listed in lists.items()
+    )
+    print("\n\n".join(blocks))
 
 
-def _print_recipes(recipes: Mapping[str, Callable[..., Any]]) -> None:
-    for name, function in recipes.items():
-        print(f"  {name:18s} {(function.__doc__ or '').splitlines()[0]}")
+def _summarise(recipes: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
+    """Return the first line of what is said about each recipe."""
+    return {name: (function.__doc__ or "").splitlines()[0] for name, function in recipes.items()}
 
 
 COMMAND = Command(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from osae.data.places import check_layer
+from osae.data.places import check_layer, check_place
 from osae.experiments.lm.settings import DEFAULT, SETTINGS, Setting
 from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, STARTS
 from osae.experiments.options import QUICK_SEEDS, SeedOptions, check_distinct, jobs_option, seeds_option
@@ -47,7 +47,7 @@ class LMOptions(SeedOptions):
         entries="repeated",
     )
     rows: int | None = option("activations to take of each text", default=None, least=1)
-    context: int | None = option("tokens of a context", default=None, least=2, shown=THE_SETTINGS)
+    context: int | None = option("context length in tokens", default=None, least=2, shown=THE_SETTINGS)
     units: int | None = option("units of an SAE", default=None, least=1, shown=THE_SETTINGS)
     k: int | None = option("active units of a code", default=None, least=1, shown=THE_SETTINGS)
     tokens: int | None = option("tokens seen in training", default=None, least=1, shown=THE_SETTINGS)
@@ -88,6 +88,8 @@ class LMOptions(SeedOptions):
             raise ValueError(f"--k {k} exceeds the SAE's {units} units: give at most {units}.")
         if self.layer is not None and self.model is None:
             check_layer(self.layer, self.known().blocks)
+        elif self.layer is not None and self.model is not None:
+            check_place(self.model, layer=self.layer)
         parse_names(self.text)
         parse_names(self.data)
 
