@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "budgets": ("--seeds", "10"),
     "ablate": ("--seeds", "5"),
     "zipf": ("--seeds", "5"),
+    "hard": ("--seeds", "5"),
 }
 
 

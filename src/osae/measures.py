@@ -125,6 +125,41 @@ MEASURES: dict[str, Measure] = {
             for level in ABOVE
         ),
         Measure(
+            "stability_firing",
+            "Stab firing",
+            "stability of units that fire",
+            "Stability among the units that fire in more than one sample in 10,000.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "mcc",
+            "MCC",
+            "mean matched |cosine|",
+            "Mean absolute cosine of matched units under the best one-to-one matching by it.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "f1",
+            "F1",
+            "F1 of units as detectors",
+            "Mean F1 of units, each as a detector of the true atom nearest to it.",
+            better="high",
+            of=("method",),
+        ),
+        *(
+            Measure(
+                f"ev_{part}",
+                f"EV {part}",
+                f"explained variance of the first {part} of the units",
+                f"Explained variance of the first {part} of the units alone.",
+                better="high",
+                of=("method",),
+            )
+            for part in ("quarter", "half")
+        ),
+        Measure(
             "stream_stability",
             "Stab Z",
             "stability of activations",

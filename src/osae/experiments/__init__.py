@@ -14,6 +14,7 @@ from osae.experiments.options import ExperimentOptions
 from osae.experiments.worlds.options import (
     BudgetOptions,
     EnergyOptions,
+    HardOptions,
     LemmaOptions,
     PCAOptions,
     SizesOptions,
@@ -80,6 +81,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "the lemma and the theorem on exact minimisers, and what the worlds satisfy",
             LemmaOptions,
             _run_of("worlds.lemma"),
+        ),
+        Experiment(
+            "hard",
+            "hard worlds: truth and consistency of runs that share nothing but the recipe",
+            HardOptions,
+            _run_of("worlds.hard"),
         ),
         Experiment(
             "ablate", "our recipe with one choice changed at a time", VariantOptions, _run_of("worlds.ablate")

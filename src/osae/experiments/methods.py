@@ -43,7 +43,11 @@ TOPK_SORTED_BY_GAIN = "topk-sorted-by-gain"
 
 # on worlds: methods whose units are also sorted after training, by energy and by gain
 SORTED_BY_ENERGY = {TOPK: TOPK_SORTED, TOPK_OUR_SETTINGS: "topk-our-settings-sorted"}
-SORTED_BY_GAIN = {TOPK: TOPK_SORTED_BY_GAIN, TOPK_OUR_SETTINGS: "topk-our-settings-sorted-by-gain"}
+SORTED_BY_GAIN = {
+    TOPK: TOPK_SORTED_BY_GAIN,
+    TOPK_OUR_SETTINGS: "topk-our-settings-sorted-by-gain",
+    BATCHTOPK: "batchtopk-sorted-by-gain",
+}
 SORTED_AFTERWARDS = frozenset((*SORTED_BY_ENERGY.values(), *SORTED_BY_GAIN.values()))
 
 # variants with names of their own

@@ -15,6 +15,7 @@ from osae.metrics.consistency import (
     within_prefix,
 )
 from osae.metrics.contexts import ContextCollector, Entries, Window
+from osae.metrics.detection import detection_f1
 from osae.metrics.energy import (
     Coactivity,
     UnitActivity,
@@ -92,6 +93,7 @@ __all__ = [
     "cross_interval",
     "dead_share",
     "default_prefixes",
+    "detection_f1",
     "expected_share",
     "explained_energy",
     "explained_variance",

@@ -27,6 +27,7 @@ RASTER_INPUTS = 50
 STREAM_ROWS = 5000
 SWEPT = ("stability_truth", "stability_pairs", "orderedness_truth", "orderedness_pairs", "mse", "fifr")
 SWEPT_METHODS = (TOPK, *MATRYOSHKA, OSAE_PAPER, SORTED_BY_GAIN[TOPK_OUR_SETTINGS], OSAE)  # six lines at most
+HARD = ("mcc_truth", "f1_truth", "stability_pairs", "orderedness_pairs")
 VARIED = ("stability_truth", "orderedness_truth", "stability_pairs", "mse")
 
 
@@ -180,3 +181,13 @@ def draw_variants(rows: Sequence[MethodRow], out: Path) -> Figure:
     file = make_folder(out) / "ablations.png"
     figures.bars_with_intervals(rows, VARIED, out / file)
     return Figure(file.as_posix(), "The mean of each variant with its 95 % interval over seeds.")
+
+
+def draw_hard(section: Section, out: Path) -> Figure:
+    """Draw the measures of each method on a hard world with their intervals."""
+    from osae.report import figures
+
+    file = make_folder(out) / f"{section.title}.png"
+    figures.bars_with_intervals(section.rows, HARD, out / file)
+    caption = f"World {section.title}: the mean of each method with its 95 % interval over runs."
+    return Figure(file.as_posix(), caption)

@@ -1,7 +1,7 @@
 """What is measured of the SAEs of a method: against the truth, against each other, and on held-out data."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from osae import metrics
 from osae.config import to_json
-from osae.data.worlds import Samples, SparseWorld
+from osae.data.worlds import Samples, SparseWorld, World
 from osae.experiments.published import TABLE_1
 from osae.experiments.worlds.training import Group
 from osae.metrics.statistics import pairs_interval, runs_interval
@@ -43,11 +43,20 @@ def measure_rows(groups: Sequence[Group], world: SparseWorld) -> tuple[MethodRow
     )
 
 
+MeasureOne = Callable[[SAE, Output, Truth], dict[str, float]]
+
+
 @torch.no_grad()
-def measure_saes(saes: Mapping[int, SAE], truth: Truth) -> dict[str, Interval]:
-    """Return the measures of one method's SAEs (by seed), each with its 95 % interval over seeds."""
+def measure_saes(
+    saes: Mapping[int, SAE], truth: Truth, measure_one: "MeasureOne | None" = None
+) -> dict[str, Interval]:
+    """Return the measures of one method's SAEs (by seed), each with its 95 % interval over seeds.
+
+    `measure_one` measures a single SAE; by default `against_truth` does.
+    """
+    measure_one = measure_one or against_truth
     outputs = {seed: sae(truth.test.x) for seed, sae in saes.items()}
-    single = {seed: _against_truth(sae, outputs[seed], truth) for seed, sae in saes.items()}
+    single = {seed: measure_one(sae, outputs[seed], truth) for seed, sae in saes.items()}
     result = {
         name: runs_interval({seed: values[name] for seed, values in single.items()})
         for name in next(iter(single.values()))
@@ -66,7 +75,7 @@ def measure_saes(saes: Mapping[int, SAE], truth: Truth) -> dict[str, Interval]:
     }
 
 
-def _against_truth(sae: SAE, output: Output, truth: Truth) -> dict[str, float]:
+def against_truth(sae: SAE, output: Output, truth: Truth) -> dict[str, float]:
     """Return one SAE's measures on the held-out samples and against the true dictionary."""
     x, true_code = truth.test
     reconstruction, code = output
@@ -122,6 +131,6 @@ def stream_chance(groups: Sequence[Group], x: Tensor) -> dict[str, float]:
     return {"stream_stability": sum(levels) / len(levels)} if levels else {}
 
 
-def measure_chance(groups: Sequence[Group], world: SparseWorld) -> dict[str, float]:
+def measure_chance(groups: Sequence[Group], world: World) -> dict[str, float]:
     """Return the chance levels of atoms and of activations."""
     return chance_levels(groups) | stream_chance(groups, world.draw("test", EVALUATION_ROWS).x)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from osae.experiments.methods import TABLE_METHODS, WORLD_METHODS
+from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, TABLE_METHODS, WORLD_METHODS
 from osae.experiments.options import (
     FEW_SEEDS,
     QUICK_SEEDS,
@@ -39,6 +39,7 @@ TABLE_1: dict[str, float] = {
 }
 """The defaults of `osae.data.worlds.SparseWorld`, which needs torch; a test compares the two."""
 
+HARD_WORLDS = ("flat", "tree", "mixed")  # of `osae.experiments.worlds.hard`; a test compares the two
 SPARSE, FOREST = "sparse", "forest"
 FOREST_FIELDS: dict[str, tuple[str, float]] = {  # help text and default of what a forest alone has
     "roots": ("number of trees; 0 for none", 0),
@@ -279,6 +280,21 @@ class BudgetOptions(WorldOptions, SeedOptions):
     def budget_list(self) -> tuple[int, ...]:
         """The lengths of the training runs, in epochs."""
         return self.budgets or (QUICK_BUDGETS if self.quick else BUDGETS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardOptions(SeedOptions):
+    """The options of the hard worlds, whose runs share nothing but the recipe."""
+
+    methods: tuple[str, ...] = option(
+        "recipes for activations to train", default=LM_METHODS, choices=ACTIVATION_METHODS
+    )
+    worlds: tuple[str, ...] = option("worlds to train on", default=HARD_WORLDS, choices=HARD_WORLDS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct("--methods", self.methods)
+        check_distinct("--worlds", self.worlds)
 
 
 @dataclass(frozen=True, kw_only=True)

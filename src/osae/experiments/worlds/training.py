@@ -1,6 +1,6 @@
 """SAEs of every method and seed on one world."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,9 +43,19 @@ def train_saes(
     progress: Progress,
     *,
     folder: Path = Path(),
+    source_of: Callable[[int], World] | None = None,
 ) -> list[Group]:
-    """Return the SAEs of every recipe; they are kept in `folder` of the experiment's own folder."""
-    jobs = [Job(recipe, seed, world) for recipe in recipes for seed in options.seed_list]
+    """Return the SAEs of every recipe; they are kept in `folder` of the experiment's own folder.
+
+    `source_of` gives the world of a seed, if seeds are not all to see the same samples.
+    """
+    jobs = [
+        Job(recipe, seed, source_of(seed) if source_of else world)
+        for recipe in recipes
+        for seed in options.seed_list
+    ]
+    if source_of:
+        jobs.sort(key=lambda job: job.seed)  # jobs on the same samples follow each other: these are kept
     root = options.out / folder / "saes"
     groups = {recipe.name: Group(recipe.name, recipe, {}, 0.0) for recipe in recipes}
     progress(0, len(jobs), "training")
