@@ -1,0 +1,1 @@
+"""Trials on hard worlds: every one on record, also those that failed."""
