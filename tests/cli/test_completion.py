@@ -8,18 +8,13 @@ import sys
 import pytest
 
 from osae.cli import COMMANDS, main
+from osae.cli.commands import train
 from osae.cli.completion import SCRIPTS, offer
+from osae.cli.parsing import list_flags
 from osae.experiments import EXPERIMENTS
 from osae.interop import TARGETS
 
-WORLD = [
-    "--world-width",
-    "--world-units",
-    "--world-active",
-    "--world-zipf",
-    "--world-samples",
-    "--world-seed",
-]
+WORLD = [flag for flag in list_flags(train.COMMAND) if flag.startswith("--world-")]
 
 
 @pytest.mark.parametrize(
