@@ -7,10 +7,10 @@ from osae.schedule import (
     LearningRate,
     Sweep,
     active_units,
-    evenly,
     frozen_units,
     learning_rate,
     placed_units,
+    space_evenly,
 )
 
 shares = st.floats(0, 1)
@@ -76,6 +76,6 @@ def test_released_units_learn_again_and_keep_their_places(release, units, steps)
 @given(times=st.integers(1, 50), until=st.floats(0.1, 1), steps=st.integers(1, 500))
 @settings(deadline=None)
 def test_evenly_ends_where_it_should(times, until, steps):
-    moments = evenly(times, until, steps)
+    moments = space_evenly(times, until, steps)
     assert len(moments) <= times
     assert moments[-1] == max(1, round(steps * until))

@@ -109,7 +109,7 @@ def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
     return at
 
 
-def evenly(times: int, until: float, steps: int, since: float = 0.0) -> tuple[int, ...]:
+def space_evenly(times: int, until: float, steps: int, since: float = 0.0) -> tuple[int, ...]:
     """Return the step counts that divide training from `since` to `until` into `times` equal parts."""
     shares = [since + (until - since) * part / times for part in range(1, times + 1)]
     return tuple(sorted({max(1, round(steps * share)) for share in shares}))

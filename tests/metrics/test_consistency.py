@@ -120,8 +120,11 @@ def test_a_prefix_without_a_matched_unit_has_no_stability_of_full():
     matching = metrics.Matching(
         torch.tensor([3, 4]), torch.tensor([5, 2]), torch.tensor([0.5, 0.7]), optimal=True, gap=0.0
     )
-    assert all(math.isnan(value) for value in metrics.within_prefix(matching, 2))
-    assert metrics.within_prefix(matching, 3) == (pytest.approx(0.7), 1.0)  # one side alone reaches it
+    assert all(math.isnan(value) for value in metrics.measure_within_prefix(matching, 2))
+    assert metrics.measure_within_prefix(matching, 3) == (
+        pytest.approx(0.7),
+        1.0,
+    )
 
 
 def test_default_prefixes():

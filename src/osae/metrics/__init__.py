@@ -8,11 +8,11 @@ from osae.metrics.consistency import (
     consistency,
     consistency_from,
     default_prefixes,
+    measure_within_prefix,
     orderedness,
     prefix_consistency,
     rank_correlation,
     stability,
-    within_prefix,
 )
 from osae.metrics.contexts import ContextCollector, Entries, Window
 from osae.metrics.detection import detection_f1
@@ -108,6 +108,7 @@ __all__ = [
     "match_atoms",
     "match_streams",
     "mean_interval",
+    "measure_within_prefix",
     "mse",
     "nearest_inside",
     "orderedness",
@@ -123,5 +124,4 @@ __all__ = [
     "stream_orderedness",
     "stream_stability",
     "unique_sparsity",
-    "within_prefix",
 ]

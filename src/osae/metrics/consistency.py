@@ -100,10 +100,10 @@ def prefix_consistency(
 def _at_length(a: Tensor, b: Tensor, length: int, full: Matching, *, absolute: bool) -> PrefixConsistency:
     whole = length >= len(a) and length >= len(b)
     anew = consistency_from(full if whole else match_atoms(a[:length], b[:length], absolute=absolute))
-    return PrefixConsistency(length, anew.stability, anew.orderedness, *within_prefix(full, length))
+    return PrefixConsistency(length, anew.stability, anew.orderedness, *measure_within_prefix(full, length))
 
 
-def within_prefix(full: Matching, length: int) -> tuple[float, float]:
+def measure_within_prefix(full: Matching, length: int) -> tuple[float, float]:
     """Return stability and orderedness of the first units in a matching of all, averaged over both sides.
 
     NaN if none of them is matched.

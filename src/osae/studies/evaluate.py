@@ -81,7 +81,7 @@ def evaluate(
     sums = _reconstruct(saes, rows, steps)
     losses = None if language is None else splice_losses(language, saes, steps)
     found = tuple(
-        _describe(one, each, chosen, None if losses is None else losses.spliced_into(place))
+        _describe(one, each, chosen, None if losses is None else losses.describe_splice(place))
         for place, (one, each, chosen) in enumerate(zip(loaded, sums, lengths, strict=True))
     )
     return Evaluation(

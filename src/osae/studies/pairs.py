@@ -127,10 +127,10 @@ def prefix_orderedness(prefix: PrefixView) -> float:
 @prefix_measure("stability_of_full")
 def stability_of_full(prefix: PrefixView) -> float | None:
     """Return the mean cosine of the prefix's units in the matching of all, averaged over both sides."""
-    return metrics.within_prefix(prefix.full, prefix.length)[0]
+    return metrics.measure_within_prefix(prefix.full, prefix.length)[0]
 
 
 @prefix_measure("orderedness_of_full")
 def orderedness_of_full(prefix: PrefixView) -> float | None:
     """Return the Spearman correlation of their places in the matching of all, averaged over both sides."""
-    return metrics.within_prefix(prefix.full, prefix.length)[1]
+    return metrics.measure_within_prefix(prefix.full, prefix.length)[1]

@@ -35,7 +35,7 @@ class Losses(NamedTuple):
     zero: float
     spliced: list[float]
 
-    def spliced_into(self, place: int) -> SplicedCrossEntropy:
+    def describe_splice(self, place: int) -> SplicedCrossEntropy:
         """Return the loss with one of the SAEs, and the share that it recovers."""
         spliced, lost = self.spliced[place], self.zero - self.clean
         recovered = (self.zero - spliced) / lost if lost != 0 else float("nan")

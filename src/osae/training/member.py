@@ -13,7 +13,7 @@ from osae.objective import Terms, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.recipes import Recipe
 from osae.revival import AuxK, Resample, Split
-from osae.schedule import active_units, evenly, frozen_units, learning_rate, placed_units
+from osae.schedule import active_units, frozen_units, learning_rate, placed_units, space_evenly
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
 from osae.training.finite import NotFinite, are_finite, warn_if_exploded
@@ -63,10 +63,10 @@ class Member:
         self.frozen_at = frozen_units(recipe.sweep, units, steps)
         self.placed_at = placed_units(recipe.sweep, units, steps)
         resort, revival = recipe.resort, recipe.revival
-        self._resorts: tuple[int, ...] = evenly(resort.times, resort.until, steps) if resort else ()
+        self._resorts: tuple[int, ...] = space_evenly(resort.times, resort.until, steps) if resort else ()
         self._revivals: tuple[int, ...] = ()
         if isinstance(revival, Resample | Split):
-            self._revivals = evenly(revival.times, revival.until, steps, revival.since)
+            self._revivals = space_evenly(revival.times, revival.until, steps, revival.since)
         restarts = recipe.sweep is not None and recipe.sweep.restart
         self._restart_at = self.frozen_at if restarts else lambda step: 0
         self._drawn = restarts or isinstance(recipe.prefix, RandomBoundaries | Sampled)

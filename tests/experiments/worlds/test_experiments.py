@@ -12,7 +12,7 @@ from osae.experiments.methods import SORTED_BY_ENERGY, SORTED_BY_GAIN, TABLE_MET
 from osae.experiments.worlds import training
 from osae.experiments.worlds.ablate import ablations
 from osae.experiments.worlds.figures import draw_sweep
-from osae.experiments.worlds.schedules import unscheduled
+from osae.experiments.worlds.schedules import drop_schedules
 from osae.experiments.worlds.trials import list_trials, read_record, tuned_recipe
 from osae.experiments.worlds.zipf import zipf_recipes
 from osae.recipes import WORLD_RECIPES, Task
@@ -145,7 +145,7 @@ def test_zipf_recipes_follow_the_appendix():
 def test_variants_change_one_choice_each():
     neighbours = [
         (flat(to_json(base)), flat(to_json(r)))
-        for base, *rest in (ablations(TASK), unscheduled(TASK)[:3])
+        for base, *rest in (ablations(TASK), drop_schedules(TASK)[:3])
         for r in rest
     ]
     assert len(neighbours) == 16

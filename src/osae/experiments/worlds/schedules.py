@@ -23,10 +23,10 @@ from osae.results.experiment import ExperimentResult
 def run(options: VariantOptions, progress: Progress) -> ExperimentResult:
     """Return one row with both schedules and one without each."""
     title = "The paper's recipe without its schedules"
-    return compare_variants("schedules", title, unscheduled, options, progress)
+    return compare_variants("schedules", title, drop_schedules, options, progress)
 
 
-def unscheduled(task: Task) -> list[Recipe]:
+def drop_schedules(task: Task) -> list[Recipe]:
     """Return `osae-paper` as it is and without each schedule, and `osae-swept` with and without sweeping."""
     changes: dict[str, dict[str, Any]] = {
         OSAE_PAPER: {},
