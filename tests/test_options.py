@@ -56,7 +56,7 @@ def test_only_declared_fields_are_options():
         ({"device": "toaster"}, "--device toaster: give auto or cuda:N."),
         ({"quick": "yes"}, "--quick yes: give true or false."),
         ({"out": 7}, "--out 7: give a path."),
-        ({"names": (7,)}, "--names 7: give a text."),
+        ({"names": (7,)}, "--names 7: give a string."),
     ],
     ids=str,
 )

@@ -240,7 +240,7 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
         ({"context": 1, "skip": 0, "bos": "yes"}, "no room next to the BOS"),
         ({"text": empty}, "contains only whitespace"),
         ({"text": short}, "too few tokens"),
-        ({"layer": 9}, "give 0 to 3"),
+        ({"layer": 9}, "choose a layer from 0 to 3"),
     ):
         with pytest.raises(ValueError, match=words):
             harvest(replace(spec, **changes), tmp_path / "a", device="cpu")
@@ -256,7 +256,7 @@ def test_layer_and_text_are_checked_before_any_weights_are_loaded(folder, spec, 
     (tmp_path / "model").mkdir()
     shutil.copy(folder / "llama" / "config.json", tmp_path / "model")
     spec = replace(spec, model=str(tmp_path / "model"))
-    with pytest.raises(ValueError, match="layer=99: the model has 3 blocks, give 0 to 3"):
+    with pytest.raises(ValueError, match="layer=99: the model has 3 blocks; choose a layer from 0 to 3"):
         harvest(replace(spec, layer=99), tmp_path / "a", device="cpu")
     (tmp_path / "blank.txt").write_text(" \n \n")
     with pytest.raises(ValueError, match="contains only whitespace"):

@@ -126,8 +126,8 @@ def test_activations_can_be_trained_on(folder_of):
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ({"layer": 4}, "give 0 to 3"),
-        ({"layer": -1}, "give 0 to 3"),
+        ({"layer": 4}, "choose a layer from 0 to 3"),
+        ({"layer": -1}, "choose a layer from 0 to 3"),
         ({"module": "model.layers.7.mlp"}, "no module"),
         ({"layer": 1, "module": "lm_head"}, "give one of the two"),
         ({}, "give one of the two"),

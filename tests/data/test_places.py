@@ -124,7 +124,7 @@ def hub(monkeypatch):
 
 
 def test_a_model_on_the_hub_is_judged_by_its_config(hub):
-    with pytest.raises(ValueError, match="give 0 to 4"):
+    with pytest.raises(ValueError, match="choose a layer from 0 to 4"):
         check_place("somebody/something", layer=5, revision="abc")
     assert hub == ["/somebody/something/resolve/abc/config.json"]
     check_place("somebody/something:model.gguf", layer=99)  # large files are not fetched for this
@@ -169,4 +169,4 @@ def test_checking_loads_neither_torch_nor_transformers(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert ran.stdout == "layer=99: the model has 4 blocks, give 0 to 4.\n"
+    assert ran.stdout == "layer=99: the model has 4 blocks; choose a layer from 0 to 4.\n"

@@ -173,7 +173,7 @@ def test_what_is_not_held_out_or_does_not_fit_is_said(tmp_path, shards):
     sae = SAE(SAEConfig(24, 20, TopK(2)), atoms=3 * atoms)
     sae.save(tmp_path / "a", provenance={"source": {"sha256": shards.provenance()["sha256"]}})
     said = evaluate([tmp_path / "a"], shards, model="none").notes
-    assert "trained on these very activations" in said[0]
+    assert "trained on these same activations" in said[0]
     assert "explains less variance than the mean" in said[1]
     for words, message in (
         ({"prefixes": [21]}, "prefix length 21: give 1 to 20"),

@@ -141,7 +141,7 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--text", "nothing*.txt"], "no file nothing*.txt"),
         (["--text", "model"], "model is a folder, not a file: give a pattern such as model/*.txt"),
         (["--text-field", "body"], "no text under 'body'; it has text"),
-        (["--layer", "4"], "give 0 to 3"),
+        (["--layer", "4"], "choose a layer from 0 to 3"),
         (["--model", "nan"], "NaN or infinity"),
         (["--model", "large", "--layer", "0"], "--dtype bfloat16 or float32"),
         (["--model", "./nowhere"], "cannot be opened as a language model"),
@@ -185,7 +185,10 @@ def test_a_wrong_request_can_be_corrected_in_the_same_folder(words, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [(["--layer", "99"], "give 0 to 3"), (["--text", "empty.txt"], "contains only whitespace")],
+    [
+        (["--layer", "99"], "choose a layer from 0 to 3"),
+        (["--text", "empty.txt"], "contains only whitespace"),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("command", [["harvest"], ["train", "topk", "--live", "--units", "8", "--k", "2"]])
