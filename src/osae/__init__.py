@@ -53,7 +53,9 @@ _HOMES = {
     "osae.studies.convert": ("convert",),
     "osae.studies.evaluate": ("evaluate",),
     "osae.studies.order": ("order",),
+    "osae.studies.prune": ("prune",),
     "osae.studies.stitch": ("stitch",),
+    "osae.studies.trust": ("trust",),
     "osae.training.simple": ("fit",),
 }
 _RENAMED = {"read_results": ("osae.results", "read")}
@@ -90,7 +92,9 @@ if TYPE_CHECKING:
     from osae.studies.convert import convert
     from osae.studies.evaluate import evaluate
     from osae.studies.order import order
+    from osae.studies.prune import prune
     from osae.studies.stitch import stitch
+    from osae.studies.trust import trust
     from osae.training.simple import fit
 
 __all__ = [*sorted(_HOME_OF), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

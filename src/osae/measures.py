@@ -518,6 +518,13 @@ MEASURES: dict[str, Measure] = {
             of=("unit_score",),
         ),
         Measure(
+            "found_in",
+            "found in",
+            "share of units found in so many SAEs",
+            "Share of the units that are found again in so many of the other SAEs.",
+            of=("sae",),
+        ),
+        Measure(
             "expected",
             "Expected",
             "expected reproducibility",

@@ -24,19 +24,21 @@ from osae.cli.commands import (
     harvest,
     inspect,
     order,
+    prune,
     recipes,
     reproduce,
     resume,
     stitch,
     train,
+    trust,
 )
 from osae.cli.parsing import build_parser, format_epilog, parse
 from osae.cli.terminal import Terminated, report_stop, say
 from osae.suggestions import suggest
 
 MODULES = (
-    *(reproduce, harvest, train, resume, recipes, evaluate, compare),
-    *(contexts, order, stitch, convert, inspect, completion),
+    *(reproduce, harvest, train, resume, recipes, evaluate, compare, trust),
+    *(contexts, prune, order, stitch, convert, inspect, completion),
 )
 COMMANDS: dict[str, Command | Group] = {module.COMMAND.name: module.COMMAND for module in MODULES}
 OSAE = Group(

@@ -4,8 +4,9 @@ Shapes: n units, m units of the null distribution.
 
 A unit u is *found again* in another SAE if the nearest unit v there
 
-1. is the same direction for more than half: cosine(u, v)^2 > 1/2, so that no direction orthogonal to v has as
-   large a share of u;
+1. is the same direction: what u and v share is more than twice as long as what they differ in, that is,
+   cosine(u, v) > 2 / sqrt(5) = 0.894. A unit that mixes two features, one with at least half the weight of
+   the other, is neither of them;
 2. is nearer than different units are: its cosine exceeds the level that 95 % of the units of that other SAE,
    among those about as frequent as u, stay below with the nearest *other* unit of their own SAE. Units of one
    SAE are different features of the same data, so this null has the geometry of the data, which random
@@ -21,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-SAME = 0.5**0.5  # cosine above which a direction has more than half of another's squared length
+SAME = 2 / 5**0.5  # cosine above which two directions share more than twice of what they differ in
 DIFFERENT = 0.95  # share of different units that stay below the level
 SHUFFLED = 0.99  # share of shuffled pairs that stay below the level
 _BIN = 100  # units in a bin of similar frequency

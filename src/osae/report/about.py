@@ -8,7 +8,16 @@ from typing import Any, assert_never
 
 from osae.measures import MISSING, measures_of
 from osae.report.text import describe_seeds, describe_world
-from osae.results import AnyResult, Comparison, Contexts, Evaluation, ExperimentResult, Ordering, Stitching
+from osae.results import (
+    AnyResult,
+    Comparison,
+    Contexts,
+    Evaluation,
+    ExperimentResult,
+    Ordering,
+    Pruning,
+    Stitching,
+)
 from osae.results.base import Activations, Provenance
 from osae.results.codec import to_json
 from osae.results.comparison import PairResult
@@ -57,6 +66,9 @@ def describe(result: AnyResult, folder: Path, scratch: Path) -> About:
         case Ordering():
             facts = _provenance(result.provenance, (result.source,), result.activations)
             return About(f"Units ordered by {result.by}", facts)
+        case Pruning():
+            facts = _provenance(result.provenance, (result.source,), result.activations)
+            return About("An SAE of the units that are found again", facts)
         case _:
             assert_never(result)
 

@@ -13,6 +13,7 @@ from osae.results.evaluation import Evaluation
 from osae.results.experiment import ExperimentResult
 from osae.results.lm import LMResult
 from osae.results.ordering import Ordering
+from osae.results.pruning import Pruning
 from osae.results.stitching import Stitching
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Interval",
     "LMResult",
     "Ordering",
+    "Pruning",
     "Result",
     "Row",
     "Stitching",
@@ -37,11 +39,9 @@ __all__ = [
 
 LARGEST = 2**28  # bytes of a file of results
 # LMResult is an experiment's
-AnyResult = Comparison | Contexts | Evaluation | ExperimentResult | Ordering | Stitching
-KINDS: dict[str, type[AnyResult]] = {
-    kind.KIND: kind
-    for kind in (Comparison, Contexts, Evaluation, Ordering, Stitching, ExperimentResult, LMResult)
-}
+AnyResult = Comparison | Contexts | Evaluation | ExperimentResult | Ordering | Pruning | Stitching
+_TYPES = (Comparison, Contexts, Evaluation, Ordering, Pruning, Stitching, ExperimentResult, LMResult)
+KINDS: dict[str, type[AnyResult]] = {each.KIND: each for each in _TYPES}
 
 
 def read(path: Path | str) -> AnyResult:

@@ -14,7 +14,13 @@ from osae.results.describe import field_tables
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = Path(__file__).parents[1] / "schemas"
-COMMANDS = {"comparison": "compare", "evaluation": "evaluate", "ordering": "order", "stitching": "stitch"}
+COMMANDS = {
+    "comparison": "compare",
+    "evaluation": "evaluate",
+    "ordering": "order",
+    "pruning": "prune",
+    "stitching": "stitch",
+}
 _PLACE = re.compile(r"(<!-- fields: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 

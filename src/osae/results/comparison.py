@@ -38,6 +38,7 @@ CSV_COLUMNS = (
     *("stream_stability", "stream_orderedness", "optimal", "gap"),
 )
 _STREAM = ("stability", "orderedness")
+_UNIT_SENTENCES = 4  # SAEs about whose units a sentence is said
 _PREFIX_TABLES = 3  # pairs of different recipes whose prefixes are shown one by one; of more, the means are
 
 
@@ -225,6 +226,7 @@ class ComparisonOptions:
         "how atoms were drawn for chance levels: with the mean and covariance of all that were compared, or "
         "isotropic; absent in files of release 0.1.0, whose levels are isotropic"
     )
+    same: float | None = optional("least cosine of two units that count as the same")
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,6 +245,7 @@ class Comparison(Result):
         "means over the pairs of each recipe, if the SAEs were trained with several", default=()
     )
     units: UnitTable | None = optional("every unit; absent in files of release 0.1.0")
+    notes: tuple[str, ...] = doc("what to know besides", default=())
 
     @cached_property
     def names(self) -> list[str]:
@@ -254,7 +257,8 @@ class Comparison(Result):
         return f"{self.names[pair.a]} – {self.names[pair.b]}"
 
     def tables(self) -> list[Table]:
-        return [self._sae_table(), self._pair_table(), *self._prefix_tables()]
+        of_units = self.units.tables() if self.units else []
+        return [self._sae_table(), self._pair_table(), *self._prefix_tables(), *of_units]
 
     def _sae_table(self) -> Table:
         names = format_names(self.names, self.saes)
@@ -304,7 +308,8 @@ class Comparison(Result):
         between = [pair for pair in self.pairs if self._recipes(pair) > 1]
         if between:
             said.append(_range_sentence(between))
-        return said + self._chance_sentence()
+        said += self._chance_sentence()
+        return said + (self.units.summary()[:_UNIT_SENTENCES] if self.units else [])
 
     def _recipes(self, pair: PairResult) -> int:
         return len({self.saes[pair.a].recipe, self.saes[pair.b].recipe})
@@ -333,7 +338,7 @@ class Comparison(Result):
             )
         for name, sae in zip(self.names, self.saes, strict=True):
             said += _sae_remarks(name, sae, self.options.dead)
-        return said + note_lines(self.names, self.saes)
+        return [*said, *self.notes, *note_lines(self.names, self.saes)]
 
     def count_runs(self) -> int:
         return len(self.saes)

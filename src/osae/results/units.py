@@ -1,14 +1,23 @@
 """The units of SAEs that were compared: how each is found again in the others, and what it does."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from osae.measures import measures_of
-from osae.results.base import Record, Tabulated
+from osae.measures import fixed, measures_of
+from osae.results.base import Record, Row, Table, Tabulated, known_columns
 from osae.results.codec import doc, flat, optional
 
 Numbers = tuple[float | None, ...]
+
+FOUND_IN = "found_in"
+_LISTED = 10  # most and least reproducible units that are shown
+_RANKED = 3  # SAEs whose units are shown
+_COLUMNS = (
+    *("energy", "reproducibility", "reproducibility_chance", "expected", "nearest_cosine", "matched_cosine"),
+    *("correlation", "encoder_cosine", "frequency", "gain", "place"),
+)
 
 
 @dataclass(frozen=True)
@@ -22,8 +31,8 @@ class Partners:
     nearest_cosine: tuple[float, ...] = doc("cosine with the nearest unit")
     mutual: tuple[bool, ...] = doc("whether the two are the nearest of each other")
     level: tuple[float, ...] = doc(
-        "the cosine that counts as found again: exceeded by 5 % of different units as frequent as this one, "
-        "and at least the square root of 1/2"
+        "the cosine above which it counts as found again: options.same, or what 95 % of the different units "
+        "as frequent as this one stay below if that is more"
     )
     found: tuple[bool, ...] = doc("whether the unit is found again")
     encoder_cosine: Numbers | None = optional(
@@ -47,6 +56,10 @@ class SAEUnits:
     )
     partners: tuple[Partners, ...] = doc("one entry per other SAE")
     measures: Mapping[str, Numbers] = flat("numbers by measure, in the order of `unit`", of="unit_score")
+
+    def counted_names(self, table: "UnitTable") -> tuple[str, ...]:
+        """Return the names of this SAE and of those it is counted with: the same for all of a recipe."""
+        return tuple(sorted(table.saes[place].name for place in {self.sae, *self.counted}))
 
     def found_in(self, index: int) -> list[int]:
         """Return the places of the SAEs in which a unit is found again."""
@@ -143,6 +156,86 @@ class UnitTable(Tabulated):
     def _merges_at(self) -> dict[tuple[int, int], list[Split]]:
         return _group((split.other, unit, split) for split in self.splits for unit in split.units)
 
+    def tables(self) -> list[Table]:
+        """Return how many units are found how often, and the units of the first SAEs that matter most."""
+        shown = list({sae.counted_names(self): sae for sae in reversed(self.saes)}.values())[::-1]
+        ranked = [self._ranking(sae, most=most) for sae in shown[:_RANKED] for most in (True, False)]
+        return [self._histogram(), *(table for table in ranked if table.rows)]
+
+    def _histogram(self) -> Table:
+        rows = []
+        for sae in self.saes:
+            runs, total = len(sae.counted), max(1, len(sae.unit))
+            times = Counter(
+                round(share * runs) for share in sae.measures["reproducibility"] if share is not None
+            )
+            rows.append(
+                Row(sae.name, {f"{FOUND_IN}_{count}": times[count] / total for count in range(runs + 1)})
+            )
+        columns = dict.fromkeys(key for row in rows for key in row.values)
+        ordered = sorted(columns, key=lambda key: int(key.rpartition("_")[2]))
+        return Table(
+            "Share of units by the number of SAEs they are found in", "SAE", tuple(ordered), tuple(rows)
+        )
+
+    def _ranking(self, sae: SAEUnits, *, most: bool) -> Table:
+        """Return the units that are found most or least often; among equals, those that matter most.
+
+        What matters is energy. Without activations, the nearest cosine decides.
+        """
+        found = sae.measures["reproducibility"]
+        weight = sae.measures.get("energy") or tuple(
+            (value or 0.0) * (1 if most else -1) for value in sae.measures["nearest_cosine"]
+        )
+        sign = -1 if most else 1
+        order = sorted(
+            range(len(sae.unit)), key=lambda index: (sign * (found[index] or 0.0), -(weight[index] or 0.0))
+        )
+        chosen = [index for index in order if ((found[index] or 0.0) > 0.5) == most][:_LISTED]
+        rows = tuple(
+            Row(
+                str(sae.unit[index]),
+                {key: sae.measures[key][index] for key in _COLUMNS if key in sae.measures},
+            )
+            for index in chosen
+        )
+        which = "Most" if most else "Least"
+        by = ", by energy" if "energy" in sae.measures else ""
+        return Table(
+            f"{which} reproducible units of {sae.name}{by}", "Unit", known_columns(_COLUMNS, rows), rows
+        )
+
+    def summary(self) -> list[str]:
+        """Return a sentence about each SAE: how many of its units are found again in most other SAEs."""
+        return [sentence for sae in self.saes for sentence in self._sentences(sae)]
+
+    def _sentences(self, sae: SAEUnits) -> list[str]:
+        shares = [share or 0.0 for share in sae.measures["reproducibility"]]
+        if not shares:
+            return []
+        often = [share > 0.5 for share in shares]
+        text = f"{sae.name}: {sum(often)} of {len(often)} units are found again in {_most(len(sae.counted))}"
+        if energy := sae.measures.get("energy"):
+            known = [max(value or 0.0, 0.0) for value in energy]
+            kept = sum(value for value, again in zip(known, often, strict=True) if again)
+            text += f", with {fixed(100 * kept / max(sum(known), 1e-300), 0)} % of the energy"
+        never = sum(not sae.found_in(index) for index in range(len(shares)))
+        said = [f"{text}; {never} are in no other SAE."]
+        if chance := sae.measures.get("reproducibility_chance"):
+            level = fixed(sum(value or 0.0 for value in chance) / len(chance), 3)
+            said.append(f"By chance, {level} of the other SAEs would have such a unit.")
+        return [" ".join(said)]
+
+    def without(self, key: str) -> "UnitTable":
+        """Return the table without a measure."""
+        return replace(
+            self,
+            saes=tuple(
+                replace(sae, measures={name: column for name, column in sae.measures.items() if name != key})
+                for sae in self.saes
+            ),
+        )
+
     def irreproducible(self) -> list[tuple[int, int]]:
         """Return the units that no other SAE has, as (place of the SAE, unit)."""
         return [
@@ -178,6 +271,11 @@ class UnitTable(Tabulated):
     def _whole(self, unit: int, split: Split) -> str:
         cosine = split.cosines[split.units.index(unit)]
         return f"{self.saes[split.sae].name}:{split.unit} {cosine:.3f}"
+
+
+def _most(runs: int) -> str:
+    """Return more than half of so many SAEs in words."""
+    return "the other SAE" if runs == 1 else f"more than half of {runs} SAEs"
 
 
 def _group(entries: Iterable[tuple[int, int, Split]]) -> dict[tuple[int, int], list[Split]]:

@@ -18,6 +18,7 @@ from osae.devices import single_thread
 from osae.interop import Loaded, SAELike
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
+from osae.metrics.reproducibility import SAME
 from osae.progress import Progress, Steps
 from osae.results.base import Interval, labels
 from osae.results.comparison import (
@@ -68,6 +69,7 @@ def compare(
     dead: Dead = "keep",
     chance: Chance = "fitted",
     chance_draws: int | None = None,
+    same: float = SAME,
     orientation: Orientation | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -85,6 +87,9 @@ def compare(
         chance: draw chance levels with the mean and covariance of all atoms that are compared ("fitted",
             with the isotropic level as a second number), or "isotropic" only.
         chance_draws: pairs of random dictionaries for each chance level; None chooses, 0 leaves them out.
+        same: least cosine of two units that count as the same; a unit is found again in another SAE if the
+            nearest one there is that near, nearer than different units are, and fires with it (see
+            `osae.metrics.reproducibility`).
         orientation: where the atoms of bare decoders are, in "rows" or in "columns".
         progress: called with (done, total, text) after each step.
     """
@@ -95,6 +100,7 @@ def compare(
         dead=dead,
         chance=chance,
         chance_draws="auto" if chance_draws is None else chance_draws,
+        same=same,
     )
     _check_options(options)
     given = subjects[0] if len(subjects) == 1 else cast(Sequence[SAELike], subjects)
@@ -133,6 +139,8 @@ def _check_options(options: ComparisonOptions) -> None:
     for name, known in (("on", get_args(On)), ("dead", get_args(Dead)), ("chance", get_args(Chance))):
         if (given := getattr(options, name)) not in known:
             raise ValueError(f"{name}={given!r}: give {' or '.join(map(repr, known))}.")
+    if options.same is not None and not 0 <= options.same < 1:
+        raise ValueError(f"same={options.same}: give a cosine from 0 to below 1.")
     draws = options.chance_draws
     if not isinstance(draws, str) and draws < 0:
         raise ValueError(f"chance_draws={draws}: give 0 for none, or a number of draws.")
@@ -382,7 +390,9 @@ def _score_units(
                 activity=None if seen is None else seen.activities[i].select(side.units),
             )
         )
-    return score_units(found, pairs, absolute=options.absolute, steps=steps)
+    same = SAME if options.same is None else options.same
+    table = score_units(found, pairs, same=same, absolute=options.absolute, steps=steps)
+    return table if options.chance_draws != 0 else table.without("reproducibility_chance")
 
 
 # --- what the result says ---------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from osae import metrics
 from osae.metrics.reproducibility import (
-    SAME,
     chance_of,
     level_of_different,
     level_of_shuffled,
@@ -26,6 +25,7 @@ from osae.studies.activity import Activity
 
 _INSIDE = 2048  # units whose nearest neighbours in their own SAE give the level of different units
 _PARTS = 8  # of a unit that is split
+_EXPLAINED = 0.5  # of a unit's squared length that its parts explain together, at least
 _DIGITS = 6
 
 
@@ -53,6 +53,7 @@ class _Found:
     near: metrics.Neighbours
     mutual: Bool[Tensor, "n"]
     different: Float[Tensor, "n"]  # the cosine that different units stay below
+    level: Float[Tensor, "n"]  # the cosine above which a unit counts as found
     found: Bool[Tensor, "n"]
     chance: Float[Tensor, "n"]
     encoder: Float[Tensor, "n"] | None
@@ -60,9 +61,17 @@ class _Found:
 
 
 def score_units(
-    sides: Sequence[UnitSide], pairs: Sequence[PairResult], *, absolute: bool, steps: Steps
+    sides: Sequence[UnitSide],
+    pairs: Sequence[PairResult],
+    *,
+    same: float,
+    absolute: bool,
+    steps: Steps,
 ) -> UnitTable:
-    """Return every unit of every SAE with its partners in the others."""
+    """Return every unit of every SAE with its partners in the others.
+
+    `same` is the least cosine of two units that count as the same.
+    """
     inside = [_nearest_inside(side, absolute) for side in sides]
     found: dict[tuple[int, int], _Found] = {}
     splits: list[Split] = []
@@ -70,7 +79,7 @@ def score_units(
         a, b = pair.a, pair.b
         ahead, back = metrics.find_neighbours(sides[a].rows, sides[b].rows, absolute=absolute)
         for (one, near), (other, reverse) in (((a, ahead), (b, back)), ((b, back), (a, ahead))):
-            found[one, other] = _judge(sides[one], sides[other], near, reverse, inside[other], absolute)
+            found[one, other] = _judge(sides[one], sides[other], near, reverse, inside[other], same, absolute)
         splits += _find_splits(sides, found, a, b) + _find_splits(sides, found, b, a)
         steps(f"{a} and {b}, units")
     matched = _matched_partners(pairs)
@@ -91,16 +100,18 @@ def _judge(
     near: metrics.Neighbours,
     reverse: metrics.Neighbours,
     inside: tuple[Tensor, Tensor | None],
+    same: float,
     absolute: bool,
 ) -> _Found:
     """Return which units are found again in the other SAE."""
     different = level_of_different(*inside, side.frequency, len(side.rows))
-    level = different.clamp_min(SAME)
+    level = different.clamp_min(same)
     correlation, fires = _compare_firing(side, other, near.nearest)
     return _Found(
         near=near,
         mutual=reverse.nearest[near.nearest] == torch.arange(len(near.nearest)),
         different=different,
+        level=level,
         found=(near.cosine > level) & fires,
         chance=chance_of(near.second > level, side.frequency),
         encoder=_compare_encoders(side, other, near.nearest, absolute),
@@ -143,7 +154,7 @@ def _find_splits(
     whole = back.near.nearest[parts]
     several = (torch.bincount(whole, minlength=len(sides[one].rows)) > 1).nonzero().flatten()
     made = [_split(sides, one, other, int(unit), parts[whole == unit], back) for unit in several]
-    return [split for split in made if split.explained > SAME**2]
+    return [split for split in made if split.explained > _EXPLAINED]
 
 
 def _split(sides: Sequence[UnitSide], one: int, other: int, unit: int, parts: Tensor, back: _Found) -> Split:
@@ -218,7 +229,7 @@ def _describe_partners(
         nearest=tuple(other.units[found.near.nearest].tolist()),
         nearest_cosine=_rounded(found.near.cosine),
         mutual=tuple(found.mutual.tolist()),
-        level=_rounded(found.different.clamp_min(SAME)),
+        level=_rounded(found.level),
         found=tuple(found.found.tolist()),
         encoder_cosine=None if found.encoder is None else _numbers(found.encoder),
         correlation=None if found.correlation is None else _numbers(found.correlation),

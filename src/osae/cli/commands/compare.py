@@ -48,6 +48,12 @@ class CompareOptions(ResultFiles):
         shown="by size",
         least=0,
     )
+    same: float | None = option(
+        "least cosine of two units that count as the same",
+        default=None,
+        shown="0.894: they share twice of what they differ in",
+        least=0,
+    )
     orientation: Orientation | None = orientation_option()
     units: Path | None = option(
         "write a table of every unit to this CSV file", default=None, metavar="FILE", group=FILES
@@ -72,6 +78,7 @@ def run(options: CompareOptions, line: str) -> int:
             dead=options.dead,
             chance=options.chance,
             chance_draws=options.chance_draws,
+            **({} if options.same is None else {"same": options.same}),
             orientation=options.orientation,
             progress=progress,
         )

@@ -1,0 +1,77 @@
+"""An SAE of only the units that other training runs find too, and what it loses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from osae.measures import measure, measures_of
+from osae.results.base import Activations, Provenance, Record, Result, Row, Table, known_columns, labels
+from osae.results.codec import aside, doc, flat, optional, to_json
+from osae.results.subject import SourceInfo, note_lines
+
+_LOST = ("explained_variance", "recovered")
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What an SAE reconstructs, before or after units were removed."""
+
+    units: int = doc("number of units")
+    spliced: float | None = optional("cross-entropy with the SAE spliced in; absent without a model")
+    recovered: float | None = optional("share of the cross-entropy recovered; absent without a model")
+    measures: Mapping[str, float | None] = flat("numbers by measure", of="reconstruction")
+
+    def values(self) -> dict[str, float | None]:
+        """Return all numbers by measure."""
+        return {"units": self.units, **self.measures, "spliced": self.spliced, "recovered": self.recovered}
+
+
+@dataclass(frozen=True, repr=False)
+class Pruning(Result):
+    """An SAE without the units that are not found again."""
+
+    KIND: ClassVar[str] = "pruning"
+
+    provenance: Provenance = doc("where the numbers come from")
+    activations: Activations = doc("the activations that were used")
+    source: SourceInfo = doc("the SAE as it was")
+    keep: Literal["reproducible"] = doc("what was kept")
+    least: float = doc("share of the other SAEs that a unit must be found again in more than")
+    others: int = doc("number of other SAEs")
+    kept: tuple[int, ...] = doc("the unit of the source that each place now has")
+    before: Remaining = doc("what the SAE reconstructs with all units")
+    after: Remaining = doc("what it reconstructs with the units that were kept")
+    notes: tuple[str, ...] = doc("what to know besides", default=())
+    sae: Any = aside("the SAE that is left; None if the result was read from a file")
+
+    def save(self, folder: Path | str) -> None:
+        """Save the SAE that is left, with where it comes from."""
+        if self.sae is None:
+            raise ValueError("this result was read from a file, without its SAE: prune the SAE again.")
+        chosen = {"keep": self.keep, "least": self.least, "others": self.others, "units": self.kept}
+        about = {"source": self.source, "prune": chosen | {"activations": self.activations}}
+        self.sae.save(folder, provenance=to_json(self.provenance) | to_json(about))
+
+    def tables(self) -> list[Table]:
+        rows = (Row("all units", self.before.values()), Row("units found again", self.after.values()))
+        measured = (*measures_of("reconstruction"), *measures_of("cross_entropy"))
+        columns = known_columns(("units", *(entry.key for entry in measured)), rows)
+        (name,) = labels([self.source.path])
+        return [Table(f"{name}, of only the units that are found again", "SAE", columns, rows)]
+
+    def summary(self) -> list[str]:
+        before, after = self.before.values(), self.after.values()
+        lost = [
+            f"{measure(key).phrase} {measure(key).text(before[key])} → {measure(key).text(after[key])}"
+            for key in _LOST
+            if before.get(key) is not None and after.get(key) is not None
+        ]
+        kept = f"{len(self.kept)} of {self.before.units} units are found again in more than {self.least:g} of"
+        return [f"{kept} {self.others} other SAEs: {', '.join(lost)}."]
+
+    def remarks(self) -> list[str]:
+        return [*self.notes, *note_lines(labels([self.source.path]), (self.source,))]
+
+    def records(self) -> list[Record]:
+        return [{"place": place, "unit": unit} for place, unit in enumerate(self.kept)]

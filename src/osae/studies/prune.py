@@ -1,0 +1,187 @@
+"""An SAE of only the units that other training runs find too, in canonical order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from osae import passes
+from osae.interop import Loaded, SAELike
+from osae.model import SAE
+from osae.progress import Progress, Steps
+from osae.results import read
+from osae.results.comparison import Comparison
+from osae.results.evaluation import EvaluatedSAE
+from osae.results.pruning import Pruning, Remaining
+from osae.results.subject import SourceInfo
+from osae.results.units import SAEUnits
+from osae.sparsify import BatchTopK, TopK
+from osae.studies.compare import compare
+from osae.studies.evaluate import TOKENS, evaluate
+from osae.studies.subjects import (
+    BATCH,
+    Data,
+    DataLike,
+    check_runnable,
+    count_batches,
+    describe_rows,
+    describe_run,
+    open_rows,
+    open_subject,
+    open_subjects,
+    own_provenance,
+    subject_fields,
+)
+
+LEAST = 0.5
+Keep = Literal["reproducible"]
+
+
+def prune(
+    subject: SAELike,
+    data: DataLike,
+    *,
+    others: Sequence[SAELike] = (),
+    scores: Path | str | Comparison | None = None,
+    keep: Keep = "reproducible",
+    least: float = LEAST,
+    model: str = "auto",
+    tokens: int = TOKENS,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Pruning:
+    """Return the SAE with only the units that are found again, in canonical order, in the result's `sae`.
+
+    A unit is kept if it is found again in more than the share `least` of the other SAEs.
+
+    Args:
+        subject: the SAE, as a path, an `SAE` or a loaded file.
+        data: activations that give the order and what is lost, as a path, `Shards` or a matrix.
+        others: SAEs to find units in. Without them and without `scores`, an SAE of a run is compared with
+            the others of its recipe in the same run.
+        scores: a comparison that the SAE took part in (of `osae compare` or `osae trust`), or its JSON file.
+        keep: what to keep.
+        least: share of the other SAEs that a unit must be found again in more than.
+        model, tokens, device: for the cross-entropy, as in `evaluate`.
+        progress: called with (done, total, text) after each step.
+    """
+    if keep != "reproducible":
+        raise ValueError(f"keep={keep!r}: give 'reproducible'.")
+    if not 0 <= least < 1:
+        raise ValueError(f"least={least}: give a share from 0 to below 1.")
+    source, rows = open_subject(subject), open_rows(data)
+    sae = check_runnable(source, rows)
+    found = _find_scores(source, rows, others, scores, progress)
+    kept = _choose(found, least)
+    order, pruned = _order(_select(sae, kept), rows, progress)
+    lost = evaluate([source, pruned], rows, model=model, tokens=tokens, device=device, progress=progress)
+    return Pruning(
+        provenance=describe_run(),
+        activations=describe_rows(rows),
+        source=SourceInfo(**subject_fields(source), provenance=own_provenance(source) or None),
+        keep=keep,
+        least=least,
+        others=len(found.counted),
+        kept=tuple(kept[order].tolist()),
+        before=_remaining(lost.saes[0]),
+        after=_remaining(lost.saes[1]),
+        notes=_notes(sae, pruned) + lost.notes,
+        sae=pruned,
+    )
+
+
+def _find_scores(
+    source: Loaded,
+    rows: Data,
+    others: Sequence[SAELike],
+    scores: Path | str | Comparison | None,
+    progress: Progress | None,
+) -> SAEUnits:
+    """Return the scores of the SAE's units: from a comparison at hand, or from one made now."""
+    if scores is not None:
+        if others:
+            raise ValueError("scores come from a comparison at hand, or from others: give only one.")
+        return _look_up(source, scores)
+    chosen = open_subjects(others) if others else _siblings(source)
+    result = compare([source, *chosen], data=rows, prefixes=[], chance_draws=0, progress=progress)
+    assert result.units is not None
+    return result.units.saes[0]
+
+
+def _siblings(source: Loaded) -> list[Loaded]:
+    """Return the other SAEs of the same recipe in the same run."""
+    folder = Path(source.path)
+    recipe = own_provenance(source).get("recipe")
+    if recipe is None or not (folder.parent / "run.json").is_file():
+        raise ValueError(
+            f"{source.path} is not part of a run, so there is nothing to find its units in: name other SAEs, "
+            "or the scores of a comparison."
+        )
+    found = [one for one in open_subjects(folder.parent) if one.sha256 != source.sha256]
+    same = [one for one in found if own_provenance(one).get("recipe") == recipe]
+    if not same:
+        raise ValueError(f"{folder.parent} has no other SAE of the recipe of {folder.name}: name other SAEs.")
+    return same
+
+
+def _look_up(source: Loaded, scores: Path | str | Comparison) -> SAEUnits:
+    """Return the scores of the SAE's units in a comparison that it took part in."""
+    result = scores if isinstance(scores, Comparison) else read(scores)
+    where = "the comparison" if isinstance(scores, Comparison) else str(scores)
+    if not isinstance(result, Comparison) or result.units is None:
+        raise ValueError(f"{where} has no scores of units: make it with `osae compare` or `osae trust`.")
+    for place, sae in enumerate(result.saes):
+        if sae.sha256 == source.sha256:
+            return result.units.saes[place]
+    raise ValueError(f"{where} does not have {source.path}: none of its SAEs has the digest of its weights.")
+
+
+def _choose(found: SAEUnits, least: float) -> Int[Tensor, "n"]:
+    """Return the units that are found again often enough."""
+    shares = found.measures["reproducibility"]
+    kept = [unit for unit, share in zip(found.unit, shares, strict=True) if (share or 0.0) > least]
+    if not kept:
+        raise ValueError(
+            f"no unit of {found.name} is found again in more than {least:g} of {len(found.counted)} SAEs: "
+            "nothing would be left."
+        )
+    return torch.tensor(kept)
+
+
+def _select(sae: SAE, kept: Int[Tensor, "n"]) -> SAE:
+    """Return the SAE of these units alone; it selects at most as many as there are."""
+    sparsifier = sae.config.sparsifier
+    if isinstance(sparsifier, TopK | BatchTopK) and sparsifier.k > len(kept):
+        sparsifier = replace(sparsifier, k=len(kept))
+    config = replace(sae.config, units=len(kept), sparsifier=sparsifier)
+    tensors: dict[str, Any] = dict(sae.state_dict())
+    bias = tensors.pop("decoder_bias")  # all others have one row per unit
+    return SAE.from_tensors(
+        config, {"decoder_bias": bias} | {name: rows[kept] for name, rows in tensors.items()}
+    )
+
+
+def _order(sae: SAE, rows: Data, progress: Progress | None) -> tuple[Int[Tensor, "n"], SAE]:
+    """Return the canonical order of the units, and the SAE in that order."""
+    steps = Steps(progress, count_batches(rows))
+    order = passes.order_units(sae, steps.each(rows.batches(BATCH), "order"))
+    return order, sae.reorder(order)
+
+
+def _remaining(found: EvaluatedSAE) -> Remaining:
+    losses = found.cross_entropy
+    return Remaining(
+        units=found.units,
+        spliced=losses.spliced if losses else None,
+        recovered=losses.recovered if losses else None,
+        measures=found.measures,
+    )
+
+
+def _notes(before: SAE, after: SAE) -> tuple[str, ...]:
+    was, now = before.config.sparsifier, after.config.sparsifier
+    return () if was == now else (f"Fewer units are left than used to fire at a time: {now}, was {was}.",)
