@@ -9,10 +9,11 @@ latter. `osae recipes` lists both.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
+from math import isfinite
 from typing import Any
 
 from osae.config import later, variant
-from osae.dictionary import Dictionary, FreeAtoms
+from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms
 from osae.model import SAEConfig
 from osae.prefix import (
     Boundaries,
@@ -45,18 +46,36 @@ class FromData:
     samples: int = 60_000
 
 
-Start = FromNoise | FromData
+@variant
+@dataclass(frozen=True)
+class FromKMeans:
+    """The directions of the clusters of `samples` rows around their mean, found in `rounds` of k-means."""
+
+    samples: int = 20_000
+    rounds: int = 10
+
+    def __post_init__(self):
+        if self.samples < 1 or self.rounds < 1:
+            raise ValueError(f"samples={self.samples}, rounds={self.rounds}: both must be at least 1.")
+
+
+Start = FromNoise | FromData | FromKMeans
 
 
 @variant
 @dataclass(frozen=True)
 class Adam:
-    """The settings of Adam; `clip` is the largest norm of all gradients together, None for no limit."""
+    """The settings of Adam; `clip` is the largest norm of all gradients together, None for no limit.
+
+    Half of `weight_penalty` times the squared weights is added to the loss. Atoms have norm one, so it acts
+    on encoders and biases.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     clip: float | None = None
+    weight_penalty: float = later(0.0)
 
     def __post_init__(self):
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
@@ -65,6 +84,8 @@ class Adam:
             raise ValueError(f"eps={self.eps}: give a positive number.")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip={self.clip}: give a positive norm, or null for no limit.")
+        if not (isfinite(self.weight_penalty) and self.weight_penalty >= 0):
+            raise ValueError(f"weight_penalty={self.weight_penalty}: give a finite number of at least 0.")
 
 
 @variant
@@ -206,6 +227,34 @@ def nested_dropout(task: Task, base: Base) -> Recipe:
     return replace(topk(task, base), name="nested-dropout", prefix=Sampled(Uniform()))
 
 
+# --- other roads to consistency, as baselines -------------------------------------------------------
+
+
+def topk_resorted(task: Task, base: Base) -> Recipe:
+    """Train a TopK SAE with the plain objective, its units sorted by gain thirty times."""
+    return replace(topk(task, base), name="topk-resorted", resort=Resort(30))
+
+
+def topk_archetypal(task: Task, base: Base) -> Recipe:
+    """Train a TopK SAE whose atoms are convex combinations of data points, drawn anew in every run."""
+    return replace(topk(task, base), name="topk-archetypal", dictionary=Archetypal())
+
+
+def topk_aligned(task: Task, base: Base) -> Recipe:
+    """Train a TopK SAE whose encoder and decoder are aligned."""
+    return replace(topk(task, base), name="topk-aligned", dictionary=Aligned())
+
+
+def topk_kmeans(task: Task, base: Base) -> Recipe:
+    """Train a TopK SAE from the directions of clusters of the data, found by k-means in every run."""
+    return replace(topk(task, base), name="topk-kmeans", start=FromKMeans())
+
+
+def topk_penalised(task: Task, base: Base) -> Recipe:
+    """Train a TopK SAE from noise, where encoder and decoder are equal, with a penalty on squared weights."""
+    return replace(topk(task, base), name="topk-penalised", start=FromNoise(), adam=Adam(weight_penalty=1e-4))
+
+
 # --- the ordered methods ----------------------------------------------------------------------------
 
 
@@ -306,6 +355,7 @@ _COMMON = (
     matryoshka_piecewise,
     nested_dropout,
 )
+_OTHER_ROADS = (topk_resorted, topk_archetypal, topk_aligned, topk_kmeans, topk_penalised)
 WORLD_RECIPES: dict[str, Maker] = {
     **_on(world_base, *_COMMON),
     "osae-paper": osae_paper_on_worlds,
@@ -319,17 +369,18 @@ RECIPES: dict[str, Maker] = {
     "osae-paper": osae_paper_on_activations,
     "osae": osae_on_activations,
     "osae-from-noise": osae_from_noise,
+    **_on(activations_base, *_OTHER_ROADS),
 }
-STARTS: dict[str, Start] = {"data": FromData(), "noise": FromNoise()}
+STARTS: dict[str, Start] = {"data": FromData(), "noise": FromNoise(), "kmeans": FromKMeans()}
 
 
 def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """Return the named recipe for activations; `start`, "data" or "noise", replaces its start alone."""
+    """Return the named recipe for activations; `start`, one of `STARTS`, replaces its start alone."""
     return _with_start(_find(name, RECIPES)(task), start)
 
 
 def world_recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """Return the named recipe for synthetic worlds; `start`, "data" or "noise", replaces its start alone."""
+    """Return the named recipe for synthetic worlds; `start`, one of `STARTS`, replaces its start alone."""
     return _with_start(_find(name, WORLD_RECIPES)(task), start)
 
 

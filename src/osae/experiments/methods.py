@@ -27,13 +27,14 @@ _COMMON = (
     OSAE_PAPER,
 )
 WORLD_METHODS = (*_COMMON, OSAE_GEOMETRIC, OSAE_SWEPT, OSAE_SWEPT_RESTARTING, OSAE)
-ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE)
+OTHER_ROADS = ("topk-resorted", "topk-archetypal", "topk-aligned", "topk-kmeans", "topk-penalised")
+ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE, *OTHER_ROADS)
 TABLE_METHODS = (VANILLA, TOPK, BATCHTOPK, *MATRYOSHKA, NESTED_DROPOUT, OSAE_PAPER, OSAE)  # in table 1
 LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models
 
-# how SAEs start: from the data's principal directions, or from random atoms
-DATA, NOISE = "data", "noise"
-STARTS = (DATA, NOISE)
+# how SAEs start: from the data's principal directions, from random atoms, or from clusters of the data
+DATA, NOISE, KMEANS = "data", "noise", "kmeans"
+STARTS = (DATA, NOISE, KMEANS)
 
 # rows of tables that are not recipes
 UNTRAINED = "untrained"

@@ -47,7 +47,12 @@ class Member:
         trained = [p for p in self.weights.named().values() if p.requires_grad]
         adam = recipe.adam
         self.optimizer = torch.optim.Adam(
-            trained, lr=recipe.lr.peak, betas=(adam.beta1, adam.beta2), eps=adam.eps, fused=True
+            trained,
+            lr=recipe.lr.peak,
+            betas=(adam.beta1, adam.beta2),
+            eps=adam.eps,
+            weight_decay=adam.weight_penalty,
+            fused=True,
         )
         self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches left out because their loss or gradients were not finite

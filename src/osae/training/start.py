@@ -1,4 +1,4 @@
-"""Where training starts: from noise or from the data."""
+"""Where training starts: from noise, from principal directions, or from clusters of the data."""
 
 from typing import assert_never
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from osae.devices import single_thread
 from osae.model import SAE
-from osae.recipes import FromData, FromNoise, Recipe
+from osae.recipes import FromData, FromKMeans, FromNoise, Recipe
 from osae.seeds import generator
 
 
@@ -22,6 +22,8 @@ def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
             pass
         case FromData(samples):
             sae = SAE(recipe.sae, atoms=_with_principal_directions(sae.decoder, rows, samples, seed))
+        case FromKMeans(samples, rounds):
+            sae = SAE(recipe.sae, atoms=_with_clusters(sae.decoder, rows, samples, rounds, seed))
         case _:
             assert_never(recipe.start)
     if recipe.sae.decoder_bias:
@@ -31,11 +33,39 @@ def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
 
 def _with_principal_directions(noise: Tensor, rows: Tensor, samples: int, seed: int) -> Tensor:
     """Return the atoms with the first of them replaced by the directions of a random choice of rows."""
-    shuffled = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))
-    # at most half of the rows: all of them would be the same rows for all seeds
-    chosen = shuffled[: min(samples, max(1, len(rows) // 2))]
-    directions = signed_principal_directions(rows[chosen], len(noise))
+    directions = signed_principal_directions(_choose_rows(rows, samples, seed), len(noise))
     return torch.cat([directions, noise[len(directions) :]])
+
+
+def _with_clusters(noise: Tensor, rows: Tensor, samples: int, rounds: int, seed: int) -> Tensor:
+    """Return the atoms with the first of them replaced by the clusters of a random choice of rows."""
+    chosen = _choose_rows(rows, samples, seed)
+    clusters = cluster_directions(chosen - chosen.mean(0), len(noise), rounds)
+    return torch.cat([clusters, noise[len(clusters) :]])
+
+
+def _choose_rows(rows: Tensor, samples: int, seed: int) -> Tensor:
+    """Return some rows, in random order; at most half of them: all would be the same for all seeds."""
+    shuffled = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))
+    return rows[shuffled[: min(samples, max(1, len(rows) // 2))]]
+
+
+def cluster_directions(rows: Float[Tensor, "N d"], clusters: int, rounds: int) -> Float[Tensor, "n d"]:
+    """Return the directions of the clusters that k-means finds among the directions of the rows.
+
+    The first rows are the first centres; there are no more clusters than rows. A row belongs to the centre of
+    the largest cosine, and a centre becomes the direction of the sum of its rows. One that no row belongs to
+    stays as it is.
+    """
+    directions = torch.nn.functional.normalize(rows, dim=-1)
+    centres = directions[:clusters].clone()
+    for _ in range(rounds):
+        sums = torch.zeros_like(centres)
+        for part in directions.split(4096):
+            sums.index_add_(0, (part @ centres.T).argmax(1), part)
+        lengths = sums.norm(dim=-1, keepdim=True)
+        centres = torch.where(lengths > 1e-6, sums / lengths.clamp(min=1e-6), centres)
+    return torch.nn.functional.normalize(centres, dim=-1)
 
 
 def signed_principal_directions(rows: Float[Tensor, "N d"], units: int) -> Float[Tensor, "n d"]:

@@ -71,7 +71,7 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
         "samples in a step", default=None, shown=f"{WORLD_BATCH}; on activations {DATA_BATCH}", least=1
     )
     start: str | None = option(
-        "start from the principal directions of the data, or from noise",
+        "start from the principal directions of the data, from noise, or from clusters of the data",
         default=None,
         choices=STARTS,
         shown="that of the setting, or else of the recipe",
