@@ -2,11 +2,13 @@
 
 from typing import NamedTuple, assert_never
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from osae import kernels
 from osae.model import SAE
+from osae.ranks import ALONE, Mesh, keep_largest, keep_top, sum_of_all, sum_of_earlier
 from osae.revival import AuxK
 from osae.sparsify import BatchTopK, Code, JumpReLU, Linear, ReLU, TopK, active, jump, pad_code
 
@@ -35,10 +37,15 @@ def objective(
     weights: Float[Tensor, "K"],
     dead: Bool[Tensor, "K"] | None = None,
     aux: AuxK | None = None,
+    mesh: Mesh = ALONE,
 ) -> Terms:
     """Return the ordered loss of the batch, the penalty on its code, the loss of dead units, and the total.
 
     `weights` are those of the prefixes; `k` is how many units may be active where the sparsifier has a k.
+
+    On a mesh, x are the rows of this rank, and the units are its block of the dictionary with the weights of
+    the prefixes that end there. The batch then has the mean over `rows` of the sum over `units` of the terms,
+    except of the loss of dead units, which all ranks along `units` have in common.
     """
     centred, penalty = x - sae.decoder_bias, x.new_zeros(())
     match sae.config.sparsifier:
@@ -47,34 +54,74 @@ def objective(
             pre = sae.pre_activations(centred)
             values = jump(pre, sae.threshold, bandwidth)
             code = pad_code(values)
-            prefix = kernels.dense_prefix_loss(centred, values, sae.decoder, weights).mean()
+            # as are those of inactive units of other ranks
+            left = centred - sum_of_earlier(values @ sae.decoder, mesh.units)
+            prefix = kernels.dense_prefix_loss(left, values, sae.decoder, weights).mean()
             penalty = l0 * active(pre, sae.threshold, bandwidth).sum(-1).mean()
         case ReLU(l1):
-            code, prefix = _sparse_loss(sae, x, centred, k, weights)
+            code, prefix = _sparse_loss(sae, x, centred, k, weights, mesh)
             penalty = l1 * code.values.sum(-1).mean()
         case TopK() | BatchTopK() | Linear():
-            code, prefix = _sparse_loss(sae, x, centred, k, weights)
+            code, prefix = _sparse_loss(sae, x, centred, k, weights, mesh)
         case _:
             assert_never(sae.config.sparsifier)
-    revival = _revival(sae, x, code, dead, aux)
+    revival = _revival(sae, x, code, dead, aux, mesh)
     return Terms(prefix + penalty + revival, prefix, penalty, revival, code)
 
 
 def _sparse_loss(
-    sae: SAE, x: Tensor, centred: Tensor, k: int | None, weights: Tensor
+    sae: SAE, x: Tensor, centred: Tensor, k: int | None, weights: Tensor, mesh: Mesh
 ) -> tuple[Code, Float[Tensor, ""]]:
-    code = sae.encode(x, k=k)
-    return code, kernels.all_prefix_loss(centred, *code, sae.decoder, weights).mean()
+    code = encode(sae, x, k, mesh)
+    left = _left_by_earlier(centred, code, sae.decoder, mesh)
+    return code, kernels.all_prefix_loss(left, *code, sae.decoder, weights).mean()
 
 
-def _revival(sae: SAE, x: Tensor, code: Code, dead: Tensor | None, aux: AuxK | None) -> Tensor:
+def encode(sae: SAE, x: Float[Tensor, "B d"], k: int | None, mesh: Mesh = ALONE) -> Code:
+    """Return the code in training, with k active units (or that many on average) among those of all ranks."""
+    if k is None or mesh.everyone.size == 1:
+        return sae.encode(x, k=k)
+    match sae.config.sparsifier:
+        case TopK():
+            code = sae.encode(x, k=min(k, len(sae.decoder)))
+            return Code(keep_top(code.values, k, mesh.units), code.units)
+        case BatchTopK():
+            # this rank may hold all of the largest
+            code = sae.encode(x, k=min(k * mesh.rows.size, len(sae.decoder)))
+            return Code(keep_largest(code.values, k * len(x) * mesh.rows.size, mesh.everyone), code.units)
+        case _:
+            return sae.encode(x, k=k)
+
+
+def _left_by_earlier(centred: Tensor, code: Code, decoder: Tensor, mesh: Mesh) -> Float[Tensor, "B d"]:
+    """Return what the units of earlier ranks leave: every prefix that ends on this rank contains them all."""
+    if mesh.units.size == 1:
+        return centred
+    return centred - sum_of_earlier(kernels.decode(*code, decoder), mesh.units)
+
+
+def _revival(
+    sae: SAE, x: Tensor, code: Code, dead: Tensor | None, aux: AuxK | None, mesh: Mesh
+) -> Float[Tensor, ""]:
     """Return how badly the dead units reconstruct the residual, which itself gets no gradient."""
-    if aux is None or dead is None or not bool(dead.any()):
+    if aux is None or dead is None:
+        return x.new_zeros(())
+    which = dead.nonzero().squeeze(-1)
+    count = min(aux.k, int(mesh.units.sum_(dead.sum())))
+    if not count:
         return x.new_zeros(())
     centred = (x - sae.decoder_bias).detach()
-    residual = centred - kernels.decode(code.values, code.units, sae.decoder).detach()
-    which = dead.nonzero().squeeze(-1)
-    count = min(aux.k, len(which))
-    values, units = kernels.topk_encode(centred, sae.encoder[which], sae.encoder_bias[which], count)
-    explained = kernels.decode(values, units, sae.decoder[which])
+    own = kernels.decode(code.values, code.units, sae.decoder).detach()
+    residual = centred - mesh.units.sum_(own.clone())
+    explained = sum_of_all(_explain(sae, centred, which, count, mesh), mesh.units)
     return aux.coefficient * (residual - explained).square().sum(-1).mean()
+
+
+def _explain(sae: SAE, centred: Tensor, which: Tensor, count: int, mesh: Mesh) -> Float[Tensor, "B d"]:
+    """Return what the dead units of this rank add, of which `count` on all ranks may be active."""
+    if not len(which):  # but other ranks have some, and need to hear of it
+        keep_top(centred.new_zeros(len(centred), 0), count, mesh.units)
+        return torch.zeros_like(centred)
+    most = min(count, len(which))
+    values, units = kernels.topk_encode(centred, sae.encoder[which], sae.encoder_bias[which], most)
+    return kernels.decode(keep_top(values, count, mesh.units), units, sae.decoder[which])

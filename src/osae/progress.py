@@ -14,6 +14,7 @@ Progress = Callable[[int, int, str], None]
 Item = TypeVar("Item")
 LONGEST_TEXT = 300  # beside a progress bar
 SECONDS = 5  # between two lines
+BAR_SECONDS = 0.2  # between two texts beside a bar
 
 
 @dataclass
@@ -54,20 +55,26 @@ class ProgressBar:
             self.bar.start()
         return self
 
-    def __call__(self, done: int, total: int, text: str) -> None:
+    def __call__(self, done: int, total: int, text: str | Callable[[], str]) -> None:
+        """Show how far the work is; a text that takes time to make is a function, called when it is shown."""
         from osae.report.text import visible
 
         new_stage = done < self.done or total != self.total
         if new_stage:
             self.started, self.first = time.monotonic(), done
-        self.done, self.total, text = done, total, visible(text, LONGEST_TEXT)
+        self.done, self.total, quiet = done, total, time.monotonic() - self.said
         if self.bar is not None and self.task is not None:
             if new_stage:
                 self.bar.reset(self.task)
-            self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {text}")
-        elif time.monotonic() - self.said > SECONDS or done == total:
+            self.bar.update(self.task, completed=done, total=total)
+            if isinstance(text, str) or quiet > BAR_SECONDS or done == total:
+                self.said = time.monotonic()
+                words = visible(text if isinstance(text, str) else text(), LONGEST_TEXT)
+                self.bar.update(self.task, description=f"{self.title}: {words}")
+        elif quiet > SECONDS or done == total:
             self.said = time.monotonic()
-            print(f"{self.title}: {done}/{total} {text}{self._left()}", file=sys.stderr, flush=True)
+            words = visible(text if isinstance(text, str) else text(), LONGEST_TEXT)
+            print(f"{self.title}: {done}/{total} {words}{self._left()}", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
         """Return the time left, at the pace of this stage; empty if there is no pace yet."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import jaxtyping
 import numpy as np
@@ -236,3 +237,15 @@ def test_files_that_are_no_matrix_are_refused(tmp_path):
     for name in ("a.safetensors", "a.npy", "b.npy"):
         with pytest.raises(ValueError, match=name):
             Shards(tmp_path / name)
+
+
+def test_shards_are_not_read_again_to_be_hashed(tmp_path, monkeypatch):
+    """Each is hashed where it is written, under its temporary name."""
+    from osae.data import shards as module
+
+    hashed, real = [], module.file_sha256
+    monkeypatch.setattr(module, "file_sha256", lambda path: (hashed.append(Path(path).name), real(path))[1])
+    written = module.write_shards(tmp_path / "acts", [torch.randn(30, 4)], rows_per_shard=10)
+    written.verify()
+    assert hashed[:3] == [name for name in hashed[:3] if name.startswith("00")]
+    assert len(hashed) == 6  # once when written, once by `verify`

@@ -477,3 +477,43 @@ def test_import_loads_neither_numba_nor_triton():
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_backward_pass_has_tasks_for_many_cores_whatever_the_width():
+    from osae.kernels import cpu
+
+    def count(samples, width, units):
+        blocks = cpu._columns(width)
+        return len(blocks) * len(cpu._lanes(-(-samples // cpu.SAMPLES), len(blocks), units * width))
+
+    assert [count(8192, width, 4096) for width in (64, 512, 768, 2304)] == [16, 32, 33, 36]
+    assert count(16384, 64, 4096) == 32
+    assert count(2048, 512, 4096) == 8
+    assert count(500, 80, 100) == 1
+    assert count(8192, 2304, 65536) == 9  # more would take another half gigabyte each
+
+
+@pytest.mark.parametrize("samples", [1500, 5000])
+def test_sums_in_lanes_are_right_and_the_same_on_any_number_of_threads(samples):
+    """More threads than cores, and lanes of several groups."""
+    from osae.kernels import cpu
+
+    assert len(cpu._lanes(-(-samples // cpu.SAMPLES), 1, 24)) > 1
+    x, values, units, decoder, weights, upstream = draw_problem(4, samples, 3, 8, 2, torch.float32)
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 3, 32):
+            torch.set_num_threads(threads)
+            leaves = [t.clone().requires_grad_() for t in (x, values, decoder)]
+            with kernels.using("cpu"):
+                loss = kernels.all_prefix_loss(leaves[0], leaves[1], units, leaves[2], weights)
+            found.append([loss, *torch.autograd.grad(loss, leaves, upstream)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    leaves = [t.double().requires_grad_() for t in (x, values, decoder)]
+    with kernels.using("reference"):
+        loss = kernels.all_prefix_loss(leaves[0], leaves[1], units, leaves[2], weights.double())
+    expected = torch.autograd.grad(loss, leaves, upstream.double())
+    for got, right in zip(found[0][1:], expected, strict=True):
+        torch.testing.assert_close(got.double(), right, rtol=1e-4, atol=1e-4)

@@ -12,7 +12,7 @@ from osae.cli import main
 from osae.config import alter
 from osae.data.source import MemoryRows
 from osae.data.worlds import SparseWorld
-from osae.recipes import Task, world_recipe
+from osae.recipes import Task, recipe, world_recipe
 from osae.training import checkpoint, run
 from osae.training.finite import NotFinite, are_finite, finite_rows
 from osae.training.loop import train
@@ -192,3 +192,91 @@ def test_what_to_do_about_nan_is_one_of_two_words():
     assert config.on_nan == "stop"
     with pytest.raises(ValueError, match="on_nan='pray': give one of stop, skip"):
         replace(config, on_nan="pray")
+
+
+@pytest.fixture
+def deferred(monkeypatch):
+    """The host does not wait for the device, as on a GPU."""
+    monkeypatch.setattr("osae.training.member.waits", lambda device: False)
+
+
+@pytest.mark.parametrize("name", ["topk", "osae", "batchtopk", "vanilla"])
+def test_checks_that_nobody_waits_for_change_no_bit(name, rows, deferred, monkeypatch):
+    made, found = world_recipe(name, TASK), []
+    for patience in (False, True):
+        monkeypatch.setattr("osae.training.member.waits", lambda device, patience=patience: patience)
+        member = Member(made, 0, rows)
+        train([member], MemoryRows(rows))
+        found.append(member.finish().state_dict())
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_batch_that_is_found_bad_later_has_moved_nothing_and_is_never_written(
+    bad, rows, deferred, tmp_path
+):
+    made, weights = alter(world_recipe("topk", TASK), {"revival": None}), []
+    member = spoil(Member(made, 3, rows), 15, bad)
+
+    def note(done, _):
+        weights.append({name: p.detach().clone() for name, p in member.weights.named().items()})
+        if done == 18:
+            checkpoint.save(tmp_path, [member], done)
+
+    with pytest.raises(NotFinite, match="topk-seed3: the loss is NaN or infinite at step 16"):
+        train([member], MemoryRows(rows), after=[note])
+    assert len(weights) == 18
+    assert not checkpoint.exists(tmp_path)
+    for name, tensor in weights[14].items():
+        torch.testing.assert_close(weights[17][name], tensor, rtol=1e-6, atol=0)
+
+
+def test_units_are_not_split_before_all_answers_are_there(rows, deferred):
+    member, done = spoil(Member(world_recipe("topk", TASK), 3, rows), 15, math.nan), []
+    with pytest.raises(NotFinite, match=r"at step 16, in block 1; .*lr\.peak"):
+        train([member], MemoryRows(rows), after=[lambda step, _: done.append(step)])
+    assert done[-1] < 20
+
+
+def test_an_answer_that_arrives_late_names_its_own_step_and_block(rows, deferred, monkeypatch):
+    from osae.training import finite
+
+    sent = []
+
+    class Event:
+        def __init__(self):
+            sent.append(self)
+
+        def query(self):
+            return len(sent) - sent.index(self) > 3
+
+        def synchronize(self):
+            raise AssertionError("nobody should wait")
+
+    monkeypatch.setattr(finite, "_send", lambda numbers: (numbers, Event()))
+    made = alter(world_recipe("topk", TASK), {"revival": None})
+    member = spoil(Member(made, 3, rows), 9, math.nan)
+    done = []
+    with pytest.raises(NotFinite, match=r"step 10, in block 0; .*lr\.peak"):
+        train([member], MemoryRows(rows), after=[lambda step, _: done.append(step)])
+    assert done[-1] == 12
+
+
+def test_a_batch_that_may_be_skipped_is_waited_for(rows, deferred):
+    member = spoil(Member(world_recipe("topk", TASK), 0, rows), 7, math.nan)
+    train([member], MemoryRows(rows), on_nan="skip")
+    assert member.skipped == 1
+
+
+def test_the_device_is_asked_for_dead_units_only_when_there_can_be_some(rows, monkeypatch):
+    task = Task(TASK.width, TASK.units, TASK.k, samples=100 * TASK.batch, batch=TASK.batch)
+    made = alter(recipe("topk", task), {"revival.dead_after": 10 * TASK.batch})
+    member, asked, real = Member(made, 0, rows), [], torch.Tensor.min
+    monkeypatch.setattr(torch.Tensor, "min", lambda *args: (asked.append(args[0]), real(*args))[1])
+    for step in range(100):
+        member.last_fired.fill_(step)
+        assert member.dead(step) is None
+    member.last_fired[3] = 60
+    member._oldest = 60
+    assert len(asked) <= 10
+    assert member.dead(71).tolist() == [unit == 3 for unit in range(TASK.units)]

@@ -7,7 +7,7 @@ first block that is missing, and a training run can take its blocks straight fro
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
 from osae.data.text import Text, check_readable, describe_part
-from osae.files import atomic_write, check_regular, is_part
+from osae.files import atomic_write, check_regular, file_sha256, is_part
 from osae.locks import LOCK, lock
 from osae.progress import Progress
 from osae.seeds import generator
@@ -387,32 +387,35 @@ def _write_missing(
     rows = sum(count_rows(spec, contexts, index) for index in missing)
     pace = _Pace(count_rows(spec, contexts), rows, progress)
     blocks = ((files[i], make_block(spec, lm, contexts, i, batch_tokens, pace)) for i in missing)
+    digests: dict[Path, str] = {}
     try:
-        _write_blocks(blocks, dtype)
+        _write_blocks(blocks, dtype, digests)
     except OSError as error:
         written = [file for file in files if file.exists()]
         if written:
-            _finish(folder, written, spec, lm, contexts)
+            _finish(folder, written, spec, lm, contexts, digests)
         raise OSError(
             f"{error}. {len(written)} of {len(files)} shards are written and can be used; "
             "run the same command again to resume."
         ) from error
-    return _finish(folder, files, spec, lm, contexts), pace.share()
+    return _finish(folder, files, spec, lm, contexts, digests), pace.share()
 
 
-def _write_blocks(blocks: Iterable[tuple[Path, HarvestBlock]], dtype: DType) -> None:
-    """Write each block to its file, while the next one is made."""
+def _write_blocks(
+    blocks: Iterable[tuple[Path, HarvestBlock]], dtype: DType, digests: dict[Path, str]
+) -> None:
+    """Write each block to its file, while the next one is made; note the digest of each file."""
     with ThreadPoolExecutor(1) as writer:
         last: Future | None = None
         for file, block in blocks:
             if last is not None:
                 last.result()  # so that no more than one block waits
-            last = writer.submit(_write_block, file, block, dtype)
+            last = writer.submit(_write_block, file, block, dtype, digests)
         if last is not None:
             last.result()
 
 
-def _write_block(file: Path, block: HarvestBlock, dtype: DType) -> None:
+def _write_block(file: Path, block: HarvestBlock, dtype: DType, digests: dict[Path, str]) -> None:
     stored = block.activations.to(DTYPES[dtype])
     if not bool(stored.isfinite().all()):
         raise ValueError(
@@ -427,6 +430,8 @@ def _write_block(file: Path, block: HarvestBlock, dtype: DType) -> None:
     _check_room(file, sum(tensor.nbytes for tensor in tensors.values()))
     with atomic_write(file) as path:
         save_file(tensors, path, {"osae": json.dumps(_describe(block, stored))})
+        digest = file_sha256(path)  # now, while it is still in memory
+    digests[file] = digest
 
 
 def _check_room(file: Path, size: int) -> None:
@@ -452,7 +457,14 @@ def _describe(block: HarvestBlock, stored: Tensor) -> dict[str, Any]:
     return about | ({"large": block.large} if block.large else {})
 
 
-def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, contexts: Contexts) -> Shards:
+def _finish(
+    folder: Path,
+    files: list[Path],
+    spec: Harvest,
+    lm: LanguageModel,
+    contexts: Contexts,
+    digests: Mapping[Path, str],
+) -> Shards:
     """Write the manifest of these shards, which combines what each of them says about itself."""
     abouts = [_read_about(file) for file in files]
     count = len(contexts.documents)
@@ -474,7 +486,9 @@ def _finish(folder: Path, files: list[Path], spec: Harvest, lm: LanguageModel, c
         **_combine_moments(abouts),
         "versions": versions(),
     }
-    shards = [Shard(file, about["rows"]) for file, about in zip(files, abouts, strict=True)]
+    shards = [
+        Shard(file, about["rows"], digests.get(file, "")) for file, about in zip(files, abouts, strict=True)
+    ]
     return finish(folder, shards, about, [folder / CONTEXTS])
 
 

@@ -189,7 +189,8 @@ def write_shards(
         file = folder / shard_file(number)
         with atomic_write(file) as path:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-        shards.append(Shard(file, len(tensors[TENSOR])))
+            digest = file_sha256(path)  # now, while it is still in memory
+        shards.append(Shard(file, len(tensors[TENSOR]), digest))
     if not shards:
         raise ValueError(f"no rows for {folder}: give at least one.")
     return finish(folder, shards, about)
@@ -206,9 +207,14 @@ def finish(
     about: Mapping[str, Any] | None = None,
     files: Sequence[Path] = (),
 ) -> Shards:
-    """Write the manifest of these shards and of files beside them, all written; return the activations."""
+    """Write the manifest of these shards and of files beside them, all written; return the activations.
+
+    Only a shard without a digest, which an earlier process wrote, is read again.
+    """
     _, width, dtype = _outline(shards[0].file)
-    listed = [{"file": s.file.name, "rows": s.rows, "sha256": file_sha256(s.file)} for s in shards]
+    listed = [
+        {"file": s.file.name, "rows": s.rows, "sha256": s.sha256 or file_sha256(s.file)} for s in shards
+    ]
     counts = {"width": width, "rows": sum(shard.rows for shard in shards), "dtype": dtype}
     manifest = {**(about or {}), "schema": SCHEMA, "kind": KIND, **counts, "shards": listed}
     if files:

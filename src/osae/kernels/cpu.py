@@ -3,7 +3,8 @@
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
 No array here has the size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so
-results do not depend on the number of threads.
+results do not depend on the number of threads. The work of a batch is cut by samples and by columns, into
+about B/512 * d/256 tasks.
 """
 
 # autograd Functions name their own arguments
@@ -29,6 +30,8 @@ COLUMNS = 256  # width of a block of columns: wide enough to stream, narrow enou
 SAMPLES = 512  # samples processed together: their residuals stay in the faster caches
 LEAST_ROWS = 512  # of a product: fewer rows cost more time than a small buffer saves
 MOST_BUFFER = 2**26  # pre-activations at once, whatever the rows: 256 MB in float32
+TASKS = 32  # of the loss's backward pass, if there are samples enough: more than most machines have cores
+LANE_NUMBERS = 2**27  # of the decoder's gradients that are summed side by side: 0.5 GB in float32
 PIECES = 4  # per thread, of loops with independent rows: balances the load if a core is busy
 BUFFER = 2**22  # pre-activations that exist at once: 16 MB in float32, so that they are selected from cache
 
@@ -98,18 +101,23 @@ class _PrefixLoss(torch.autograd.Function):
     def backward(ctx, upstream):
         values, decoder, residuals = ctx.saved_tensors
         mass, picked, starts, slots, owners = ctx.turned
-        blocks = _columns(decoder.shape[1])
+        blocks, groups = _columns(decoder.shape[1]), _cuts(len(residuals), SAMPLES) or [(0, 0)]
+        lanes = _lanes(len(groups), len(blocks), decoder.numel())
         dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
         parts = np.zeros((len(blocks), values.numel()), _array(values).dtype)
         args = picked, _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
         outs = np.empty_like(args[3]), _array(dx)
         out = _array(ddecoder)
+        later = np.empty((len(lanes) - 1, *out.shape), out.dtype)
 
-        def walk(block: int, _: int) -> None:
-            where = blocks[block]
-            loops.prefix_backward(*args, starts, slots, owners, *where, *outs, parts[block], out)
+        def walk(lane: int, block: int) -> None:
+            first, last = lanes[lane]
+            where = (groups[first][0], groups[last - 1][1], *blocks[block])
+            into = out if lane == 0 else later[lane - 1]
+            loops.prefix_backward(*args, starts[first:last], slots, owners, *where, *outs, parts[block], into)
 
-        _spread(walk, [(block, 0) for block in range(len(blocks))])
+        _spread(walk, list(itertools.product(range(len(lanes)), range(len(blocks)))))
+        _spread(lambda a, b: loops.add_parts(later, a, b, out), _rows(len(out)) if len(later) else [])
         return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
 
 
@@ -241,6 +249,16 @@ def _columns(width: int) -> list[tuple[int, int]]:
     """
     blocks = max(1, round(width / COLUMNS))
     return _cuts(width, -(-width // (16 * blocks)) * 16)
+
+
+def _lanes(groups: int, blocks: int, numbers: int) -> list[tuple[int, int]]:
+    """Return the groups of samples cut into ranges whose gradients of the decoder are summed side by side.
+
+    There are enough of them for TASKS tasks as far as there are groups, whatever the number of threads: sums
+    depend on the cuts. Each but the first takes memory for as many numbers as the decoder has.
+    """
+    most = min(-(-TASKS // blocks), 1 + LANE_NUMBERS // numbers, groups)
+    return [(groups * lane // most, groups * (lane + 1) // most) for lane in range(most)]
 
 
 def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) -> None:

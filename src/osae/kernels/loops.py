@@ -101,17 +101,18 @@ def prefix_forward(x, values, decoder, mass, start, owners, first, last, lo, hi,
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def prefix_backward(
-    values, decoder, mass, residuals, upstream, starts, slots, owners, lo, hi, walked, dx, dvalues, ddecoder
-):
-    """Follow the residuals back, unit by unit downward, and compute the gradients of columns lo..hi-1.
+    values, decoder, mass, residuals, upstream, starts, slots, owners, first, last, lo, hi,
+    walked, dx, dvalues, ddecoder,
+):  # fmt: skip
+    """Follow residuals back, unit by unit downward: gradients of columns lo..hi-1 by samples first..last-1.
 
     With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0.
     `values` are in the order of `owners`, `residuals` (B, d) are the last ones, `walked` (B, d) is a buffer
     for the earlier ones, and `dx` (B, d) holds -2 a_t on the way. `dvalues` (B * k,) gets the part of these
-    columns; at padding it is left as it is.
+    columns; at padding it is left as it is. `starts` are those of the groups of these samples.
     """
-    held = np.zeros(len(dx))
-    for b in range(len(dx)):
+    held = np.zeros(last - first)
+    for b in range(first, last):
         dx[b, lo:hi] = 0
         walked[b, lo:hi] = residuals[b, lo:hi]
     for unit in range(len(decoder)):
@@ -123,8 +124,8 @@ def prefix_backward(
             datom = ddecoder[unit, lo:hi]
             for entry in range(start[unit], start[unit + 1]):
                 b, value = owners[entry], values[entry]
-                weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b]))
-                held[b] = mass[unit]
+                weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b - first]))
+                held[b - first] = mass[unit]
                 row = walked[b, lo:hi]
                 suffix = dx[b, lo:hi]
                 total = values.dtype.type(0)
@@ -136,12 +137,23 @@ def prefix_backward(
                     datom[i] += value * step
                     row[i] = rest + value * atom[i]
                 dvalues[slots[entry]] = total
-    for b in range(len(dx)):
-        weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b]))
+    for b in range(first, last):
+        weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b - first]))
         row = walked[b, lo:hi]
         suffix = dx[b, lo:hi]
         for i in range(hi - lo):
             suffix[i] = -(suffix[i] + weight * row[i])
+
+
+@njit(nogil=True, cache=True)
+def add_parts(parts, first, last, out):
+    """Compute out[u] += parts[0, u] + parts[1, u] + ..., one after the other, for units u = first..last-1."""
+    for unit in range(first, last):
+        row = out[unit]
+        for part in range(len(parts)):
+            other = parts[part, unit]
+            for i in range(len(row)):
+                row[i] += other[i]
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)

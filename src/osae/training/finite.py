@@ -2,32 +2,125 @@
 
 import math
 import warnings
-from collections.abc import Iterable
-from typing import Literal
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from osae.objective import Terms
+from osae.ranks import NO_OTHERS, Ranks
 
 OnNan = Literal["stop", "skip"]
 EXPLODED = 100  # times the first loss: no recipe comes near that by itself
 
 
 class NotFinite(ValueError):
-    """Raised before a step that NaN or infinity would spoil; `terms` are those of its batch, if any."""
+    """Raised before NaN or infinity spoils what a run keeps.
 
-    def __init__(self, message: str, terms: Terms | None = None):
+    `terms` are those of the batch, if it may be skipped; `step` is that of the batch, from 0.
+    """
+
+    def __init__(self, message: str, terms: Terms | None = None, step: int | None = None):
         super().__init__(message)
-        self.terms = terms
+        self.terms, self.step = terms, step
+
+
+def waits(device: torch.device) -> bool:
+    """Return whether to wait for the result of a check, rather than queue further work meanwhile."""
+    return device.type != "cuda"
+
+
+def find_largest_magnitude(tensors: Iterable[Tensor]) -> Float[Tensor, ""] | None:
+    """Return the largest magnitude in these tensors, NaN if there is one, without waiting for the device."""
+    # the largest magnitude passes NaN on, and unlike a sum it does not overflow by itself
+    largest = [torch.linalg.vector_norm(tensor.detach(), math.inf) for tensor in tensors if tensor.numel()]
+    return torch.stack(largest).max() if largest else None
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all numbers in these tensors are finite, waiting for the device only once."""
-    # the largest magnitude passes NaN on, and unlike a sum it does not overflow by itself
-    largest = [torch.linalg.vector_norm(tensor.detach(), math.inf) for tensor in tensors if tensor.numel()]
-    return not largest or bool(torch.stack(largest).isfinite().all())
+    largest = find_largest_magnitude(tensors)
+    return largest is None or bool(largest.isfinite())
+
+
+class _Check(NamedTuple):
+    """The loss of a step and the largest magnitude of its gradients, on their way to the host."""
+
+    step: int
+    numbers: Float[Tensor, "2"]
+    arrived: Any  # an event of the device; None if nothing is under way
+
+
+class Watch:
+    """Watches the losses and gradients of one SAE: none that is not finite may reach what a run keeps.
+
+    On the CPU the answer is there at once, before the optimizer's step. A GPU would stand still while the
+    host waits for it: there, a batch that is not finite makes its own and all later steps do nothing
+    (`spoiled` tells the optimizer), and the host hears of it some steps later, but always before units are
+    sorted or replaced and before anything is written.
+    """
+
+    def __init__(self, name: str, device: torch.device):
+        self.name, self.device, self.spoiled = name, device, torch.zeros((), device=device)
+        self._first, self._warned = -1.0, False
+        self._under_way: deque[_Check] = deque()
+
+    def check(
+        self, terms: Terms, gradients: Sequence[Tensor], step: int, *, wait: bool, ranks: Ranks = NO_OTHERS
+    ) -> None:
+        """Look at a batch before its step; raise `NotFinite` if it is known not to be finite.
+
+        With `wait` that is known at once, and the batch may be skipped; else the answer to an earlier batch.
+        """
+        largest = find_largest_magnitude(gradients)
+        loss = terms.total.detach()
+        numbers = torch.stack([loss, loss * 0 if largest is None else largest.to(loss)])
+        ranks.mean_(numbers)  # NaN and infinity of one rank reach all
+        if wait:
+            loss, magnitude = numbers.tolist()
+            self._judge(step, loss, magnitude, terms.detach())
+            return
+        self.spoiled.logical_or_(~numbers.isfinite().all())
+        self._under_way.append(_Check(step, *_send(numbers)))
+        while self._under_way and _has_arrived(self._under_way[0]):
+            self._judge_next()
+
+    def settle(self) -> None:
+        """Wait for all answers that are under way; raise `NotFinite` if a batch was not finite."""
+        while self._under_way:
+            if self._under_way[0].arrived is not None:
+                self._under_way[0].arrived.synchronize()
+            self._judge_next()
+
+    def _judge_next(self) -> None:
+        check = self._under_way.popleft()
+        self._judge(check.step, *check.numbers.tolist())
+
+    def _judge(self, step: int, loss: float, largest: float, terms: Terms | None = None) -> None:
+        if not (math.isfinite(loss) and math.isfinite(largest)):
+            part = "a gradient" if math.isfinite(loss) else "the loss"
+            raise NotFinite(f"{self.name}: {part} is NaN or infinite at step {step + 1}", terms, step)
+        self._first = loss if self._first < 0 else self._first
+        if not self._warned:
+            self._warned = warn_if_exploded(self.name, step + 1, loss, self._first)
+
+
+def _send(numbers: Tensor) -> tuple[Tensor, Any]:
+    """Begin to copy numbers to the host; return where they arrive, and an event that tells when."""
+    if numbers.device.type != "cuda":
+        return numbers, None
+    there = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    there.copy_(numbers, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(numbers.device))
+    return there, event
+
+
+def _has_arrived(check: _Check) -> bool:
+    return check.arrived is not None and check.arrived.query()
 
 
 def finite_rows(block: Float[Tensor, "N d"], where: str, on_nan: OnNan) -> Float[Tensor, "n d"]:

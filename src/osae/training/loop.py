@@ -1,7 +1,7 @@
 """The training loop, which reads as the algorithm. It does not depend on datasets, files or screens."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -35,6 +35,8 @@ def train(
     `on_nan` "skip" the member leaves that batch out and counts it.
     """
     batch, steps = _check_stream(members, source)
+    for member in members:
+        member.may_skip = on_nan == "skip"
     streams = {member.seed: Batches(source, member.seed, batch, on_nan) for member in members}
     try:
         with single_thread() if _is_small(members) else nullcontext():
@@ -43,10 +45,10 @@ def train(
                 terms = []
                 for member in members:
                     stream = streams[member.seed]
-                    where = f"block {stream.index}"
-                    terms.append(_advance(member, batches[member.seed], step, where=where, on_nan=on_nan))
-                    member.revive_if_due(stream.measured, step + 1)
-                    member.resort_if_due(stream.measured, step + 1)
+                    with _say_where(member, step, source):
+                        terms.append(_advance(member, batches[member.seed], step))
+                        member.revive_if_due(stream.measured, step + 1)
+                        member.resort_if_due(stream.measured, step + 1)
                 for action in after:
                     action(step + 1, terms)
     finally:
@@ -83,18 +85,29 @@ class Batches:
         self.index = index
 
 
-def _advance(member: Member, x: Tensor, step: int, *, where: str, on_nan: OnNan) -> Terms:
+def _advance(member: Member, x: Tensor, step: int) -> Terms:
     """Take one step of a member, or leave the batch out if it is not finite and may be skipped."""
     try:
         return member.advance(x, step)
     except NotFinite as error:
-        if on_nan == "stop" or error.terms is None:
-            raise NotFinite(
-                f"{error}, in {where}; no weights were changed. Train with a lower rate than "
-                f"lr.peak={member.recipe.lr.peak:g}, or give --on-nan skip to leave such batches out."
-            ) from error
+        if not member.may_skip or error.terms is None:
+            raise
         member.skipped += 1
         return error.terms
+
+
+@contextmanager
+def _say_where(member: Member, step: int, source: Source) -> Iterator[None]:
+    """Add to `NotFinite` which block the batch came from, and what to do."""
+    try:
+        yield
+    except NotFinite as error:
+        at = step if error.step is None else error.step
+        block = source.parts(at, member.recipe.batch)[-1].block
+        raise NotFinite(
+            f"{error}, in block {block}; no weights were changed. Train with a lower rate than "
+            f"lr.peak={member.recipe.lr.peak:g}, or give --on-nan skip to leave such batches out."
+        ) from error
 
 
 def _check_stream(members: Sequence[Member], source: Source) -> tuple[int, int]:

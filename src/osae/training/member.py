@@ -1,6 +1,7 @@
 """One SAE in training: its weights, its optimizer, its counters, and a step of each."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,14 @@ from osae.devices import single_thread
 from osae.model import SAE
 from osae.objective import Terms, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
-from osae.recipes import Recipe
+from osae.ranks import ALONE, Mesh
+from osae.recipes import FromNoise, Recipe
 from osae.revival import AuxK, Resample, Split
 from osae.schedule import active_units, frozen_units, learning_rate, placed_units, space_evenly
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code
-from osae.training.finite import NotFinite, are_finite, warn_if_exploded
+from osae.training.finite import NotFinite, Watch, are_finite, waits
+from osae.training.parallel import check_mesh, clip_gradients, share_gradients, take_units
 from osae.training.revive import revive
 from osae.training.start import start_sae
 from osae.training.weights import Weights
@@ -35,14 +38,25 @@ class Member:
     """A recipe and a seed in training. `advance` is one optimizer step, a function of all that is here."""
 
     def __init__(
-        self, recipe: Recipe, seed: int, rows: Float[Tensor, "N d"], *, device: torch.device | str = "cpu"
+        self,
+        recipe: Recipe,
+        seed: int,
+        rows: Float[Tensor, "N d"],
+        *,
+        device: torch.device | str = "cpu",
+        mesh: Mesh = ALONE,
     ):
-        """Start the SAE; `rows` are the first activations of the stream, which set the input scale."""
+        """Start the SAE; `rows` are the first activations of the stream, which set the input scale.
+
+        On a mesh, this is the part of the SAE and of every batch that belongs to this rank.
+        """
         self.recipe, self.seed, self.name = recipe, seed, f"{recipe.name}-seed{seed}"
-        self.device = torch.device(device)
+        self.device, self.mesh = torch.device(device), mesh
+        check_mesh(recipe, mesh)
+        self.mine = mesh.units.cut(recipe.sae.units)  # the units of this rank
         self.scale = input_scale(rows) if recipe.rescale else 1.0
         rows = rows * self.scale
-        self.sae = start_sae(recipe, rows, seed).to(self.device)
+        self.sae = take_units(start_sae(recipe, rows, seed), self.mine).to(self.device)
         self.weights = Weights(self.sae, recipe.dictionary, rows, generator(seed, "dictionary"))
         trained = [p for p in self.weights.named().values() if p.requires_grad]
         adam = recipe.adam
@@ -54,9 +68,10 @@ class Member:
             weight_decay=adam.weight_penalty,
             fused=True,
         )
-        self.last_fired = torch.zeros(recipe.sae.units, dtype=torch.int64, device=self.device)
+        self.last_fired = torch.zeros(len(self.sae.decoder), dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches left out because their loss or gradients were not finite
-        self._first_loss, self._warned = -1.0, False
+        self.watch, self.may_skip = Watch(self.name, self.device), True
+        self._oldest = 0  # no unit has been inactive since an earlier step than this one
         self._set_schedules()
 
     def _set_schedules(self) -> None:
@@ -87,7 +102,8 @@ class Member:
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
         """Take the optimizer step that x asks for, and return the terms of the loss before it.
 
-        Raise `NotFinite`, with nothing changed, if the loss or a gradient is NaN or infinite.
+        Raise `NotFinite`, with nothing changed, if the loss or a gradient is NaN or infinite; on a GPU that
+        may be some steps later, unless `may_skip` is set (see `Watch`).
         """
         terms = self.terms(x, step)
         self.descend(terms, step)
@@ -103,38 +119,51 @@ class Member:
         """Return the terms of the loss on x, with the schedules at this step."""
         weights = self._draw_prefix_weights(step) if self._drawn else self._prefix_weights
         aux = self.recipe.revival if isinstance(self.recipe.revival, AuxK) else None
-        x = x.to(self.device) * self.scale
-        return objective(self.sae, x, k=self.k_at(step), weights=weights, dead=self.dead(step), aux=aux)
+        x = x[self.mesh.rows.cut(len(x))].to(self.device) * self.scale
+        return objective(
+            self.sae,
+            x,
+            k=self.k_at(step),
+            weights=weights[self.mine],
+            dead=self.dead(step),
+            aux=aux,
+            mesh=self.mesh,
+        )
 
     def _differentiate(self, terms: Terms, step: int) -> None:
         """Compute the gradients of all parameters; raise `NotFinite` if they or the loss are not finite."""
         self.weights.zero_grad()
         terms.total.backward()
+        share_gradients(self.weights, self.mesh)
         self.weights.pull_back()
         gradients = [p.grad for p in self.weights.named().values() if p.grad is not None]
-        if not are_finite([terms.total, *gradients]):
-            part = "the loss" if not are_finite([terms.total]) else "a gradient"
-            raise NotFinite(f"{self.name}: {part} is NaN or infinite at step {step + 1}", terms.detach())
-        loss = float(terms.total.detach())
-        self._first_loss = loss if self._first_loss < 0 else self._first_loss
-        if not self._warned:
-            self._warned = warn_if_exploded(self.name, step + 1, loss, self._first_loss)
+        wait = self.may_skip or waits(self.device)
+        self.watch.check(terms, gradients, step, wait=wait, ranks=self.mesh.everyone)
+        # torch's own means of telling a fused optimizer on the device to do nothing
+        self.optimizer.found_inf = None if wait else self.watch.spoiled  # type: ignore[attr-defined]
 
     def dead(self, step: int) -> Tensor | None:
-        """Return which units have been inactive for too long; None if the recipe does not ask."""
+        """Return which units have been inactive for too long; None if there are none, or nobody asks.
+
+        The device is asked only when a unit may have been inactive for that long since the last time.
+        """
         revival = self.recipe.revival
         if not isinstance(revival, AuxK | Resample):
+            return None
+        if (step - self._oldest) * self.recipe.batch > revival.dead_after:
+            self._oldest = int(self.mesh.units.min_(self.last_fired.min()))
+        if (step - self._oldest) * self.recipe.batch <= revival.dead_after:
             return None
         return (step - self.last_fired) * self.recipe.batch > revival.dead_after
 
     @torch.no_grad()
     def _step(self, step: int) -> None:
         """Take one optimizer step; the first `frozen` units and their moments do not move."""
-        frozen = self.frozen_at(step)
+        frozen = max(0, self.frozen_at(step) - self.mine.start)  # slices end where the units of this rank do
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
         if self.recipe.adam.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.weights.named().values(), self.recipe.adam.clip)
+            clip_gradients(self.weights, self.recipe.adam.clip, self.mesh)
         kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
         self.optimizer.step()
         self.weights.constrain()
@@ -148,24 +177,45 @@ class Member:
         fires = code.values > 0
         fired = torch.where(fires, step, 0).flatten()  # the largest is the latest
         self.last_fired.scatter_reduce_(0, code.units.flatten(), fired, "amax")
+        self.mesh.rows.max_(self.last_fired)
         sparsifier = self.recipe.sae.sparsifier
-        if isinstance(sparsifier, BatchTopK) and bool(fires.any()):
-            lowest = code.values[fires].min()
-            self.sae.threshold.lerp_(lowest.expand_as(self.sae.threshold), 1 - sparsifier.threshold_momentum)
+        if isinstance(sparsifier, BatchTopK):
+            lowest = self.mesh.everyone.min_(torch.where(fires, code.values, torch.inf).min())
+            target = torch.where(lowest.isinf(), self.sae.threshold, lowest)  # none fires: it stays
+            self.sae.threshold.lerp_(target, 1 - sparsifier.threshold_momentum)
 
     @torch.no_grad()
     def revive_if_due(self, block: Float[Tensor, "N d"], done: int) -> None:
         """Revive units if that is due after `done` steps, measured on rows of the current block."""
         if done in self._revivals:
+            self.watch.settle()
             count = min(REVIVAL_ROWS, REVIVAL_NUMBERS // self.recipe.sae.units)
-            revive(self, self._rows(block, done, count).to(self.device) * self.scale, done)
+            rows = self._rows(block, done, count)
+            self._change_whole(lambda whole: revive(whole, rows.to(whole.device) * whole.scale, done), block)
 
     @torch.no_grad()
     def resort_if_due(self, block: Float[Tensor, "N d"], done: int) -> None:
         """Sort units if that is due after `done` steps, measured on rows of the current block."""
         if self.recipe.resort is not None and done in self._resorts:
+            self.watch.settle()
             last = done == self._resorts[-1]
-            self.resort(block if last else self._rows(block, done, self.recipe.resort.samples), done)
+            rows = block if last else self._rows(block, done, self.recipe.resort.samples)
+            self._change_whole(lambda whole: whole.resort(rows, done), block)
+
+    def _change_whole(self, change: "Callable[[Member], None]", rows: Tensor) -> None:
+        """Change the SAE as a whole: with several ranks, the first one does, and the others take it over."""
+        if self.mesh.everyone.size == 1:
+            change(self)
+            return
+        state = self.state()
+        if self.mesh.is_first:
+            whole = Member(replace(self.recipe, start=FromNoise()), self.seed, rows, device=self.device)
+            whole.scale = self.scale
+            whole.restore(state)
+            change(whole)
+            state = whole.state()
+        spread = self.mesh.everyone.spread_
+        self.restore({name: spread(state[name].detach().cpu()) for name in sorted(state)})
 
     def _rows(self, block: Tensor, done: int, count: int) -> Tensor:
         """Return a random choice of rows, always the same after the same number of steps."""
@@ -207,30 +257,56 @@ class Member:
         Raise `NotFinite` if any of it is NaN or infinite: nobody could resume from that.
         """
         self._check_weights()
-        tensors = {f"sae/{name}": tensor for name, tensor in self.weights.state().items()}
-        for name, parameter in self.weights.named().items():
+        units, weights = self.mesh.units, self.weights
+        tensors = {
+            f"sae/{name}": weights.join(name, tensor, units) for name, tensor in weights.state().items()
+        }
+        for name, parameter in weights.named().items():
             state = self.optimizer.state.get(parameter, {})
-            tensors |= {f"adam/{name}/{key}": value for key, value in state.items()}
-        return tensors | {"last_fired": self.last_fired, "skipped": torch.tensor(self.skipped)}
+            tensors |= {
+                f"adam/{name}/{key}": weights.join(name, value, units) for key, value in state.items()
+            }
+        counters = {"last_fired": units.join(self.last_fired), "skipped": torch.tensor(self.skipped)}
+        return tensors | counters
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Put this member back to where it was when `state` was called."""
-        self.weights.restore(_below("sae/", state))
-        for name, parameter in self.weights.named().items():
+        """Put this member back to where it was when `state` was called, on any number of ranks."""
+        weights, mine = self.weights, self.mine
+        weights.restore({name: weights.cut(name, t, mine) for name, t in _below("sae/", state).items()})
+        for name, parameter in weights.named().items():
             if moments := _below(f"adam/{name}/", state):
-                self.optimizer.state[parameter] = {n: t.to(self.device) for n, t in moments.items()}
-        self.last_fired.copy_(state["last_fired"])
+                self.optimizer.state[parameter] = {
+                    # a copy: the optimizer writes to it
+                    key: weights.cut(name, tensor, mine).to(self.device, copy=True)
+                    for key, tensor in moments.items()
+                }
+        self.last_fired.copy_(state["last_fired"][mine])
+        self._oldest = 0
         self.skipped = int(state.get("skipped", 0))  # release 0.1.0 did not count them
+
+    def sum_up(self, terms: Terms) -> dict[str, float]:
+        """Return the terms of the whole batch and its mean number of active units, over all ranks."""
+        shared = [terms.revival / self.mesh.units.size, (terms.code.values > 0).sum(-1).float().mean()]
+        numbers = torch.stack([terms.prefix, terms.penalty, *shared])
+        prefix, penalty, revival, l0 = self.mesh.rows.mean_(self.mesh.units.sum_(numbers)).tolist()
+        total = float(terms.total) if self.mesh.everyone.size == 1 else prefix + penalty + revival
+        return {"total": total, "prefix": prefix, "penalty": penalty, "revival": revival, "l0": l0}
 
     def finish(self) -> SAE:
         """Return the SAE in its current state, for raw activations: the input scale is folded in."""
         self._check_weights()
-        return self.sae.fold_scale(self.scale).cpu()
+        # on the host: a device that is full has no room for a second copy
+        units = self.mesh.units
+        found = {name: self.weights.join(name, t, units) for name, t in self.sae.state_dict().items()}
+        tensors = {name: tensor.to("cpu", copy=True) for name, tensor in found.items()}
+        return SAE.from_tensors(self.recipe.sae, tensors).fold_scale(self.scale)
 
     def _check_weights(self) -> None:
+        self.watch.settle()
         weights = self.weights.state().values()
-        if not are_finite([*weights, *self.moments(weights)]):
+        spoiled = torch.tensor(not are_finite([*weights, *self.moments(weights)]), dtype=torch.float32)
+        if bool(self.mesh.everyone.max_(spoiled)):
             raise NotFinite(
                 f"{self.name}: a step has made weights NaN or infinite: "
                 f"train with a lower rate than lr.peak={self.recipe.lr.peak:g}."

@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -26,6 +26,7 @@ from osae.data.source import SourceSpec, open_source
 from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.locks import LockedError, lock
 from osae.objective import Terms
+from osae.ranks import ALONE, Mesh
 from osae.recipes import Recipe
 from osae.training import checkpoint
 from osae.training.finite import OnNan, finite_rows
@@ -119,16 +120,18 @@ def go(
     logs: Sequence[Log] = (),
     on_nan: OnNan | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
+    mesh: Mesh = ALONE,
 ) -> list[Member]:
     """Train the members of the run to the end, from wherever its checkpoint is, and return them.
 
     Every line of the log also goes to each of `logs`. `on_nan` overrides what the run was created with.
     `tell` is called with a sentence if the last checkpoint is damaged and the run is resumed from the one
-    before it. No other process can train the run meanwhile.
+    before it. No other process can train the run meanwhile, except those of the mesh: all of them call this,
+    and the first one writes.
     """
     config = read(folder)
-    with lock(folder):
-        return _go(folder, config, device, progress, logs, on_nan or cast(OnNan, config.on_nan), tell)
+    with lock(folder) if mesh.is_first else nullcontext():
+        return _go(folder, config, device, progress, logs, on_nan or cast(OnNan, config.on_nan), tell, mesh)
 
 
 def _go(
@@ -139,23 +142,37 @@ def _go(
     logs: Sequence[Log],
     on_nan: OnNan,
     tell: Callable[[str], None],
+    mesh: Mesh,
 ) -> list[Member]:
     source = open_source(config.source, device)
     first = finite_rows(source.block(0), "block 0", on_nan)
     members = [
-        Member(recipe, seed, first, device=device) for recipe in config.recipes for seed in config.seeds
+        Member(recipe, seed, first, device=device, mesh=mesh)
+        for recipe in config.recipes
+        for seed in config.seeds
     ]
-    done = checkpoint.restore(folder, members, tell)
+    done = _restore(folder, members, tell, mesh)
     if done == 0:
         _snapshot(folder, members, 0)
-    _forget_log_after(folder / "log.jsonl", done)
-    with _stop_requests() as stop:
-        keep = _Keeper(folder, config, members, stop, logs)
+    with _stop_requests() as stop, checkpoint.Writer(folder) as writer:
+        keep = _Keeper(folder, config, members, stop, logs, writer)
         show = [] if progress is None else [lambda at, terms: progress(at, members[0].recipe.steps, terms)]
         train(members, source, done=done, after=[keep, *show], on_nan=on_nan)
     for member in members:
-        member.finish().save(folder / member.name, provenance=provenance(member, config.source))
+        finished = member.finish()
+        if mesh.is_first:
+            finished.save(folder / member.name, provenance=provenance(member, config.source))
     return members
+
+
+def _restore(folder: Path, members: Sequence[Member], tell: Callable[[str], None], mesh: Mesh) -> int:
+    """Put the members back to the last checkpoint; return the finished steps. The first rank goes first."""
+    done = 0
+    if mesh.is_first:  # it replaces a damaged checkpoint
+        done = checkpoint.restore(folder, members, tell)
+        _forget_log_after(folder / "log.jsonl", done)
+    mesh.everyone.wait()
+    return done if mesh.is_first else checkpoint.restore(folder, members, tell)
 
 
 def provenance(member: Member, source: SourceSpec) -> dict:
@@ -176,7 +193,9 @@ class _Keeper:
         members: Sequence[Member],
         stop: Callable[[], int],
         logs: Sequence[Log],
+        writer: checkpoint.Writer,
     ):
+        self.writer, self.mesh = writer, members[0].mesh
         self.folder, self.config, self.members, self.stop, self.logs = folder, config, members, stop, logs
         recipe = members[0].recipe
         self.steps, self.log_every = recipe.steps, max(1, recipe.steps // LOG_LINES)
@@ -189,18 +208,38 @@ class _Keeper:
                 _snapshot(self.folder, self.members, samples)
         if done % self.log_every == 0 or done == self.steps:
             self._log(done, terms)
-        stop = self.stop()
-        if stop or done == self.steps or time.monotonic() - self.saved_at > self.config.checkpoint_seconds:
-            checkpoint.save(self.folder, self.members, done)
+        stop, due = self._agree()
+        if stop or done == self.steps or due:
+            self.writer.save(self.members, done)
             self.saved_at = time.monotonic()
         if stop and done < self.steps:
+            self.writer.wait()
             raise Interrupted(
                 f"interrupted after {done} of {self.steps} steps; `osae resume {self.folder}` resumes it.",
                 stop,
             )
 
+    def _agree(self) -> tuple[int, bool]:
+        """Return the signal to stop, on whichever rank it came, and whether the first rank is to save."""
+        due = self.mesh.is_first and self._is_checkpoint_due()
+        if self.mesh.everyone.size == 1:
+            return self.stop(), due
+        stop, due = self.mesh.everyone.max_(torch.tensor([self.stop(), due])).tolist()
+        return stop, bool(due)
+
+    def _is_checkpoint_due(self) -> bool:
+        """Return whether it is time for another one; the larger they are, the fewer are written."""
+        asked = self.config.checkpoint_seconds
+        if asked == 0:
+            return True
+        if self.writer.is_busy():
+            return False
+        return time.monotonic() - self.saved_at > max(asked, self.writer.pause)
+
     def _log(self, done: int, terms: list[Terms]) -> None:
         lines = [_log_line(member, done, part) for member, part in zip(self.members, terms, strict=True)]
+        if not self.mesh.is_first:
+            return
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         append_text(self.folder / "log.jsonl", text)
         for line, log in itertools.product(lines, self.logs):
@@ -209,18 +248,20 @@ class _Keeper:
 
 def _log_line(member: Member, done: int, terms: Terms) -> dict:
     line = {"name": member.name, "step": done, "samples": done * member.recipe.batch}
-    numbers = {key: float(getattr(terms, key)) for key in ("total", "prefix", "penalty", "revival")}
+    numbers = member.sum_up(terms)
     # those of a batch that was skipped are not numbers in JSON
     line |= {key: number if math.isfinite(number) else None for key, number in numbers.items()}
-    line["l0"] = float((terms.code.values > 0).sum(-1).float().mean())
     # the share of units that have not fired for a thousand steps, whatever the recipe calls dead
-    line["inactive"] = float((done - member.last_fired > 1000).float().mean())
+    inactive = (done - member.last_fired > 1000).sum()
+    line["inactive"] = int(member.mesh.units.sum_(inactive)) / member.recipe.sae.units
     return line | ({"skipped": member.skipped} if member.skipped else {})
 
 
 def _snapshot(folder: Path, members: Sequence[Member], samples: int) -> None:
     for member in members:
-        member.finish().save(folder / "snapshots" / str(samples) / member.name)
+        finished = member.finish()
+        if member.mesh.is_first:
+            finished.save(folder / "snapshots" / str(samples) / member.name)
 
 
 def _forget_log_after(path: Path, done: int) -> None:

@@ -133,6 +133,6 @@ def _show_progress(title: str, steps: int, *, shown: bool) -> Iterator[list[Acti
     with ProgressBar(title) as bar:
 
         def report(done: int, terms: list[Terms]) -> None:
-            bar(done, steps, f"loss {float(terms[0].prefix):.4g}")
+            bar(done, steps, lambda: f"loss {float(terms[0].prefix):.4g}")
 
         yield [report]

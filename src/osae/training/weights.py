@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from osae.dictionary import Dictionary, Matrices
 from osae.model import SAE
+from osae.ranks import Ranks
 
 BESIDES = ("encoder_bias", "decoder_bias", "threshold")  # parameters that belong to the SAE itself
 
@@ -51,6 +52,23 @@ class Weights:
     def of_atoms(self) -> list[Tensor]:
         """Return the parameters that the decoder depends on."""
         return [self.parameters[name] for name in self.dictionary.atom_parameters]
+
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients that a backward pass has left, those of computed matrices too."""
+        tensors = (*self.named().values(), *(getattr(self.sae, name) for name in self.computed))
+        return [tensor.grad for tensor in tensors if tensor.grad is not None]
+
+    def join(self, name: str, tensor: Tensor, ranks: Ranks) -> Tensor:
+        """Return the whole of what belongs to a parameter or constant, from the parts of all ranks."""
+        return ranks.join(tensor) if self._has_units(name, tensor) else tensor
+
+    def cut(self, name: str, tensor: Tensor, mine: slice) -> Tensor:
+        """Return the rows of these units of what `join` returned."""
+        return tensor[mine] if self._has_units(name, tensor) else tensor
+
+    def _has_units(self, name: str, tensor: Tensor) -> bool:
+        """Return whether it has one row per unit; the number of steps of an optimizer, for one, has not."""
+        return tensor.ndim > 0 and name != "decoder_bias" and name not in self.constants
 
     def zero_grad(self) -> None:
         """Drop all gradients, those of computed matrices too."""
@@ -99,8 +117,10 @@ class Weights:
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Copy what `state` returned back into place."""
-        for name, tensor in self.state().items():
+        for name, tensor in self.named().items():
             tensor.copy_(state[name])
+        for name, tensor in self.constants.items():
+            self.constants[name] = state[name].to(tensor)
         self.refresh()
 
     def _build(self) -> Matrices:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 from osae.cli.command import Command
 from osae.cli.inputs import check_run
 from osae.cli.terminal import Progress, plain_warnings, report_stop, say
+from osae.launching import is_first
 from osae.options import Options, device_option, option
 from osae.training.logs import KINDS
 
 if TYPE_CHECKING:
     from osae.objective import Terms
+    from osae.ranks import Mesh
     from osae.training.finite import OnNan
+    from osae.training.member import Member
 
 
 def log_option() -> Any:
@@ -37,6 +41,16 @@ def on_nan_option(default: str | None, shown: str | None = None) -> Any:
     )
 
 
+def dictionary_ranks_option() -> Any:
+    """Declare --dictionary-ranks."""
+    return option(
+        "under torchrun: processes that share the units of a dictionary; the rest share the rows of a batch",
+        default=1,
+        metavar="N",
+        least=1,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResumeOptions(Options):
     """The run, and where it continues."""
@@ -45,43 +59,74 @@ class ResumeOptions(Options):
     device: str = device_option("train")
     log: tuple[str, ...] = log_option()
     on_nan: str | None = on_nan_option(None, "what `osae train` was given")
+    dictionary_ranks: int = dictionary_ranks_option()
 
 
 def run(options: ResumeOptions, line: str) -> int:
     """Train the SAEs of the run to the end."""
     check_run(options.run)
-    return train_to_end(options.run, device=options.device, log=options.log, on_nan=options.on_nan)
+    return train_to_end(
+        options.run,
+        device=options.device,
+        log=options.log,
+        on_nan=options.on_nan,
+        dictionary_ranks=options.dictionary_ranks,
+    )
 
 
-def train_to_end(folder: Path, *, device: str, log: Sequence[str], on_nan: str | None = None) -> int:
-    """Train the SAEs of a run from wherever it stands; return 128 + the signal if it is interrupted."""
-    from osae.devices import choose_device
+def train_to_end(
+    folder: Path, *, device: str, log: Sequence[str], on_nan: str | None = None, dictionary_ranks: int = 1
+) -> int:
+    """Train the SAEs of a run from wherever it stands; return 128 + the signal if it is interrupted.
+
+    Every process that torchrun has started calls this; the first one writes and reports.
+    """
+    from osae.ranks import joined, open_mesh
     from osae.report.text import visible
     from osae.training import run as runs
-    from osae.training.logs import open_logs
 
-    names = [recipe.name for recipe in runs.read(folder).recipes]
-    chosen = choose_device(device)
     try:
-        with Progress("osae train") as progress, plain_warnings(), open_logs(log, folder) as logs:
-            members = runs.go(
-                folder,
-                device=chosen,
-                progress=lambda done, steps, terms: progress(done, steps, _losses(names, terms)),
-                logs=logs,
-                on_nan=cast("OnNan | None", on_nan),
-                tell=lambda sentence: say(f"osae: {sentence}"),
-            )
+        with joined():
+            mesh = open_mesh(dictionary_ranks)
+            mesh.everyone.wait()  # until the first has created the run
+            members = _train(folder, device, log if mesh.is_first else (), on_nan, mesh)
     except runs.Interrupted as stopped:
-        say(f"osae: {stopped}")
+        if is_first():
+            say(f"osae: {stopped}")
         return 128 + stopped.signal
     except KeyboardInterrupt as stop:
         return report_stop(stop, f"Resume with: osae resume {shlex.quote(str(folder))}")
     except OSError as error:
         raise OSError(f"{error}. `osae resume {folder}` resumes the run once the cause is gone.") from error
-    for member in members:
+    for member in members if mesh.is_first else ():
         print(visible(str(folder / member.name)))
     return 0
+
+
+def _train(folder: Path, device: str, log: Sequence[str], on_nan: str | None, mesh: "Mesh") -> "list[Member]":
+    from osae.devices import choose_device
+    from osae.ranks import choose_local_device
+    from osae.training import run as runs
+    from osae.training.logs import open_logs
+
+    names = [recipe.name for recipe in runs.read(folder).recipes]
+    chosen = choose_device(choose_local_device(device))
+    shown = Progress("osae train") if mesh.is_first else nullcontext()
+    with shown as progress, plain_warnings(), open_logs(log, folder) as logs:
+
+        def report(done: int, steps: int, terms: "list[Terms]") -> None:
+            if progress is not None:
+                progress(done, steps, lambda: _losses(names, terms))
+
+        return runs.go(
+            folder,
+            device=chosen,
+            progress=report,
+            logs=logs,
+            on_nan=cast("OnNan | None", on_nan),
+            tell=lambda sentence: say(f"osae: {sentence}"),
+            mesh=mesh,
+        )
 
 
 def _losses(names: Sequence[str], terms: "list[Terms]") -> str:
@@ -99,5 +144,5 @@ COMMAND = Command(
     "Resume a training run that was interrupted; the result equals that of an uninterrupted run.",
     ResumeOptions,
     run,
-    examples=("osae resume runs/mine",),
+    examples=("osae resume runs/mine", "torchrun --nproc-per-node 8 -m osae resume runs/mine"),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from osae.cli import language
 from osae.cli.changes import parse_changes
 from osae.cli.command import Command
-from osae.cli.commands.resume import log_option, on_nan_option, train_to_end
+from osae.cli.commands.resume import dictionary_ranks_option, log_option, on_nan_option, train_to_end
 from osae.cli.inputs import check_present
 from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_new_folder
@@ -18,6 +18,7 @@ from osae.experiments.lm.settings import SETTINGS, find_setting
 from osae.experiments.methods import ACTIVATION_METHODS, STARTS, WORLD_METHODS
 from osae.experiments.options import check_distinct
 from osae.experiments.worlds.options import AnyWorldOptions
+from osae.launching import count_restarts, is_first
 from osae.options import device_option, list_options, option, refuse
 
 if TYPE_CHECKING:
@@ -88,10 +89,15 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
         metavar="N,...",
         least=0,
     )
-    checkpoint_seconds: float = option("time between checkpoints", default=60.0, least=0)
+    checkpoint_seconds: float = option(
+        "least time between checkpoints; large ones are written less often, with 0 after every step",
+        default=60.0,
+        least=0,
+    )
     on_nan: str = on_nan_option("stop")
     log: tuple[str, ...] = log_option()
     device: str = device_option("train and to run the language model")
+    dictionary_ranks: int = dictionary_ranks_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,7 +184,26 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
 
 
 def run(options: TrainOptions, line: str) -> int:
-    """Create the run and train its SAEs to the end."""
+    """Create the run and train its SAEs to the end; of several processes, the first one creates it."""
+    again = count_restarts() > 0 and (options.out / "run.json").exists()
+    if is_first() and not again:
+        _create(options)
+    try:
+        return train_to_end(
+            options.out,
+            device=options.device,
+            log=options.log,
+            dictionary_ranks=options.dictionary_ranks,
+        )
+    except (ValueError, TypeError, RuntimeError):  # once corrected, the request may be made again
+        if is_first():
+            from osae.training import run as runs
+
+            runs.forget(options.out)
+        raise
+
+
+def _create(options: TrainOptions) -> None:
     if (options.out / "run.json").exists():
         raise ValueError(
             f"{options.out} already contains a run: run `osae resume {options.out}` to continue."
@@ -192,11 +217,6 @@ def run(options: TrainOptions, line: str) -> int:
         recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds, options.on_nan
     )
     runs.create(options.out, config)
-    try:
-        return train_to_end(options.out, device=options.device, log=options.log)
-    except (ValueError, TypeError, RuntimeError):  # once corrected, the request may be made again
-        runs.forget(options.out)
-        raise
 
 
 def plan(options: TrainOptions) -> "tuple[SourceSpec, tuple[Recipe, ...]]":
@@ -296,6 +316,7 @@ COMMAND = Command(
         "osae train osae,topk --seeds 0,1,2 --out runs/mine --world-width 64 --world-units 128",
         "osae train osae --data acts --units 4096 --k 80 --tokens 5e7 --seeds 0,1,2 --out runs/lm",
         "osae train pythia-70m --out runs/pythia",
+        "torchrun --nproc-per-node 8 -m osae train osae --data acts --units 65536 --k 80 --out runs/large",
         "osae train osae --out runs/mine --print-config > run.yaml; osae train --config run.yaml --seeds 1",
     ),
     notes=NOTES,
