@@ -14,19 +14,20 @@ from osae.sparsify import BatchTopK, Code, JumpReLU, Linear, ReLU, TopK, active,
 
 
 class Terms(NamedTuple):
-    """The terms of the loss, their total, and the code they were computed from."""
+    """The terms of the loss, their total, and the rows and the code they were computed from."""
 
     total: Float[Tensor, ""]
     prefix: Float[Tensor, ""]
     penalty: Float[Tensor, ""]
     revival: Float[Tensor, ""]
     code: Code
+    x: Float[Tensor, "B d"]
 
     def detach(self) -> "Terms":
         """Return the same numbers, detached from the graph that computed them."""
         code = Code(self.code.values.detach(), self.code.units)
         total, prefix, penalty, revival = (term.detach() for term in self[:4])
-        return Terms(total, prefix, penalty, revival, code)
+        return Terms(total, prefix, penalty, revival, code, self.x)
 
 
 def objective(
@@ -66,7 +67,7 @@ def objective(
         case _:
             assert_never(sae.config.sparsifier)
     revival = _revival(sae, x, code, dead, aux, mesh)
-    return Terms(prefix + penalty + revival, prefix, penalty, revival, code)
+    return Terms(prefix + penalty + revival, prefix, penalty, revival, code, x)
 
 
 def _sparse_loss(

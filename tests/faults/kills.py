@@ -13,11 +13,11 @@ from tests.faults.processes import run, run_both
 WORLD = ["--world-width", "12", "--world-units", "16", "--world-active", "2", "--world-samples", "500"]
 TRAIN = ["train", "osae", "--seeds", "0,1", "--batch", "50", *WORLD, "--snapshots", "500"]
 TRAIN += ["--checkpoint-seconds", "0", "--device", "cpu", "--epochs"]
-ASIDE = ("checkpoint.safetensors", "checkpoint-before.safetensors")
+ASIDE = ("checkpoint.safetensors", "checkpoint-before.safetensors", "speed.jsonl")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file below the folder but checkpoints, which say when they were written."""
+    """Every file below the folder but checkpoints and speeds, which say when they were written."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ASIDE)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

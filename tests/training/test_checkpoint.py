@@ -1,5 +1,6 @@
 """Checkpoints are copied to the host's memory and written while training continues."""
 
+import json
 import threading
 import time
 
@@ -11,7 +12,7 @@ from osae.data.worlds import SparseWorld
 from osae.model import SAE
 from osae.recipes import Task, recipe, world_recipe
 from osae.training import checkpoint, run
-from osae.training.loop import train
+from osae.training.loop import Batches, train
 from osae.training.member import Member
 from tests.simulated import on_device
 
@@ -123,3 +124,30 @@ def test_the_state_is_not_copied_on_the_device():
     assert len(captured.tensors) > 10
     assert isinstance(finished, SAE)
     assert all(tensor.device.type == "cpu" for tensor in captured.tensors.values())
+
+
+def test_the_log_has_what_people_look_for(tmp_path):
+    config = run.RunConfig(
+        (world_recipe("osae", TASK), world_recipe("vanilla", TASK)), (0,), WORLD, log_every=7
+    )
+    run.create(tmp_path, config)
+    seen = []
+    members = run.go(tmp_path, logs=[seen.append])
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines[::2]] == [7, 14, 21, 28, 35, 40]
+    assert [line["lr"] for line in lines[::2]] == pytest.approx([0.01] * 3 + [0.0065, 0.003, 0.0005])
+    assert lines[0]["k"] == 7  # on its way from 10 to 2 within 14 steps
+    assert "k" not in lines[1]
+    assert lines[-2]["k"] == 2
+    speeds = [json.loads(line) for line in (tmp_path / "speed.jsonl").read_text().splitlines()]
+    assert all(0 < line["memory_gb"] < 100 for line in speeds)
+    assert all(line["samples_per_second"] > 0 for line in speeds[1:])
+    assert seen[-1] == lines[-1] | {key: value for key, value in speeds[-1].items() if key != "step"}
+    # the last batch, with the weights at the end
+    rows = WORLD.draw("train").x
+    for member, line in zip(members, lines[-2:], strict=True):
+        x = Batches(MemoryRows(rows), 0, TASK.batch).at(39)
+        sae = member.finish()
+        k = 2 if member.recipe.name == "osae" else None
+        error = (x - sae.decode(sae.encode(x, k=k))).square().sum() / (x - x.mean(0)).square().sum()
+        assert line["explained_variance"] == pytest.approx(1 - float(error), abs=1e-5)

@@ -208,18 +208,22 @@ def test_a_service_that_is_not_installed_is_named(tmp_path):
 
 
 def test_a_resumed_run_continues_its_curves_on_wandb(tmp_path, monkeypatch):
-    calls = []
+    calls, metrics = [], []
     wandb = SimpleNamespace(
-        init=lambda **options: calls.append(options), log=lambda line: None, finish=lambda: None
+        init=lambda **options: calls.append(options),
+        define_metric=lambda *names, **options: metrics.append((names, options)),
+        log=lambda line: None,
+        finish=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     for folder in ("a", "a", "b"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        with open_logs(["wandb"], tmp_path / folder):
+        with open_logs(["wandb"], tmp_path / folder, {"seeds": [0]}):
             pass
     first, again, other = (options.pop("id") for options in calls)
     assert first == again != other
-    assert calls[0] == {"project": "osae", "name": "a", "resume": "allow"}
+    assert calls[0] == {"project": "osae", "name": "a", "resume": "allow", "config": {"seeds": [0]}}
+    assert metrics[:2] == [(("samples",), {}), (("*",), {"step_metric": "samples"})]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ def test_a_request_that_was_refused_can_be_corrected_in_the_same_folder(wrong, s
 
 
 def test_the_losses_of_all_recipes_are_shown(shards, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("osae.cli.terminal.Progress.__call__", lambda *words: print(words[-1]))
+    monkeypatch.setattr("osae.cli.terminal.Progress.__call__", lambda *words: print(words[-1]()))
     words = ["train", "osae,topk", "--data", str(shards), *SIZES, "--tokens", "400", "--seeds", "0,1"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("loss")]
@@ -272,4 +276,5 @@ def test_every_line_also_goes_to_the_logs(shards, tmp_path):
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     run.go(tmp_path / "run", logs=[seen.append])
     written = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert written == seen
+    assert written == [{key: line[key] for key in written[0]} for line in seen]
+    assert {key for line in seen for key in line} - {*written[0]} == {"memory_gb", "samples_per_second"}

@@ -1,6 +1,8 @@
 """Logging services that a run's log goes to besides its own file, on request."""
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -14,14 +16,19 @@ KINDS = ("tensorboard", "wandb", "trackio")
 
 
 @contextmanager
-def open_logs(kinds: Sequence[str], folder: Path, project: str = "osae") -> Iterator[list[Log]]:
-    """Open each of these services for lines of the log, and close them at the end."""
+def open_logs(
+    kinds: Sequence[str], folder: Path, config: Mapping[str, Any] | None = None, project: str = "osae"
+) -> Iterator[list[Log]]:
+    """Open each of these services for lines of the log, and close them at the end.
+
+    Services that keep settings get `config`, and those that can draw curves over the samples seen do.
+    """
     with ExitStack() as stack:
-        yield [stack.enter_context(_log(kind, folder, project)) for kind in kinds]
+        yield [stack.enter_context(_log(kind, folder, config or {}, project)) for kind in kinds]
 
 
 @contextmanager
-def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
+def _log(kind: str, folder: Path, config: Mapping[str, Any], project: str) -> Iterator[Log]:
     if kind not in KINDS:
         raise ValueError(f"no log {kind!r}: there are {', '.join(KINDS)}.")
     try:
@@ -39,11 +46,42 @@ def _log(kind: str, folder: Path, project: str) -> Iterator[Log]:
         return
     # a resumed run continues its curves
     same = {"id": _id(folder), "resume": "allow"} if kind == "wandb" else {}
-    service.init(project=project, name=folder.name, **same)
+    service.init(project=project, name=folder.name, config=dict(config), **same)
+    if kind == "wandb":
+        service.define_metric("samples")
+        service.define_metric("*", step_metric="samples")
     try:
         yield lambda line: service.log(_numbers(line) | {"samples": line["samples"]})
     finally:
         service.finish()
+
+
+class Pace:
+    """Measures how fast samples are seen, from one call to the next, and the most memory taken so far."""
+
+    def __init__(self) -> None:
+        self._at, self._samples = time.monotonic(), -1
+
+    def measure(self, samples: int, device: Any) -> dict[str, float]:
+        """Return samples per second since the last call (none at the first one) and gigabytes."""
+        now, before = time.monotonic(), self._samples
+        found = {"memory_gb": round(_most_memory(device) / 1e9, 3)}
+        if before >= 0 and now > self._at:
+            found["samples_per_second"] = round((samples - before) / (now - self._at), 1)
+        self._at, self._samples = now, samples
+        return found
+
+
+def _most_memory(device: Any) -> int:
+    """Return the most bytes that this process has taken: on the GPU if it trains there, else on the host."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on every system
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 def _id(folder: Path) -> str:

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from osae import passes
+from osae import kernels, passes
 from osae.devices import single_thread
 from osae.model import SAE
-from osae.objective import Terms, objective
+from osae.objective import Terms, encode, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.ranks import ALONE, Mesh
 from osae.recipes import FromNoise, Recipe
@@ -79,6 +79,7 @@ class Member:
         self._lr_at = learning_rate(recipe.lr, steps)
         # a sparsifier without a k has nothing to warm up
         k = getattr(recipe.sae.sparsifier, "k", None)
+        self.has_k = k is not None
         self.k_at = active_units(recipe.k_warmup if k else None, k or units, units, steps)
         self.frozen_at = frozen_units(recipe.sweep, units, steps)
         self.placed_at = placed_units(recipe.sweep, units, steps)
@@ -292,6 +293,21 @@ class Member:
         prefix, penalty, revival, l0 = self.mesh.rows.mean_(self.mesh.units.sum_(numbers)).tolist()
         total = float(terms.total) if self.mesh.everyone.size == 1 else prefix + penalty + revival
         return {"total": total, "prefix": prefix, "penalty": penalty, "revival": revival, "l0": l0}
+
+    @torch.no_grad()
+    def explained_variance(self, x: Float[Tensor, "B d"], step: int) -> float:
+        """Return the share of a batch's variance that is reconstructed; x are its rows here, scaled."""
+        rows, units = self.mesh.rows, self.mesh.units
+        code = encode(self.sae, x, self.k_at(step) if self.has_k else None, self.mesh)
+        explained = units.sum_(kernels.decode(*code, self.sae.decoder))
+        mean = rows.mean_(x.mean(0))
+        error, spread = x - self.sae.decoder_bias - explained, x - mean
+        sums = rows.sum_(torch.stack([error.square().sum(), spread.square().sum()]))
+        return 1 - float(sums[0]) / max(float(sums[1]), 1e-30)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate at a step."""
+        return self._lr_at(step)
 
     def finish(self) -> SAE:
         """Return the SAE in its current state, for raw activations: the input scale is folded in."""

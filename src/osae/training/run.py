@@ -2,7 +2,8 @@
 
 RUN/run.json                  what is trained, on what (never changes)
 RUN/checkpoint.safetensors    how far training has come; checkpoint-before.safetensors is the one before it
-RUN/log.jsonl                 one line per SAE every few steps
+RUN/log.jsonl                 one line per SAE every few steps, the same however often the run is interrupted
+RUN/speed.jsonl               how fast this machine was then, and the most memory it took
 RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 is always there
 RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 """
@@ -21,7 +22,7 @@ from typing import Any, cast, get_args
 
 import torch
 
-from osae.config import from_json, to_json, variant
+from osae.config import from_json, later, to_json, variant
 from osae.data.source import SourceSpec, open_source
 from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.locks import LockedError, lock
@@ -30,7 +31,7 @@ from osae.ranks import ALONE, Mesh
 from osae.recipes import Recipe
 from osae.training import checkpoint
 from osae.training.finite import OnNan, finite_rows
-from osae.training.logs import Log
+from osae.training.logs import Log, Pace
 from osae.training.loop import train
 from osae.training.member import Member
 
@@ -57,6 +58,7 @@ class RunConfig:
     snapshots: tuple[int, ...] = ()
     checkpoint_seconds: float = 60.0
     on_nan: str = "stop"  # or "skip": batches whose loss is not finite
+    log_every: int = later(0)  # steps between two lines of the log; 0 for about 200 lines in all
 
     def __post_init__(self):
         names = [recipe.name for recipe in self.recipes]
@@ -86,7 +88,7 @@ def forget(folder: Path) -> None:
     with suppress(LockedError), lock(folder):
         if checkpoint.exists(folder):
             return
-        for name in ("run.json", "log.jsonl"):
+        for name in ("run.json", "log.jsonl", "speed.jsonl"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "snapshots", ignore_errors=True)
     with suppress(OSError):
@@ -198,7 +200,9 @@ class _Keeper:
         self.writer, self.mesh = writer, members[0].mesh
         self.folder, self.config, self.members, self.stop, self.logs = folder, config, members, stop, logs
         recipe = members[0].recipe
-        self.steps, self.log_every = recipe.steps, max(1, recipe.steps // LOG_LINES)
+        self.steps = recipe.steps
+        self.log_every = config.log_every or max(1, recipe.steps // LOG_LINES)
+        self.pace = Pace()
         self.snapshots = [(max(1, count // recipe.batch), count) for count in config.snapshots if count > 0]
         self.saved_at = time.monotonic()
 
@@ -242,18 +246,22 @@ class _Keeper:
             return
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         append_text(self.folder / "log.jsonl", text)
+        speed = self.pace.measure(done * self.members[0].recipe.batch, self.members[0].device)
+        append_text(self.folder / "speed.jsonl", json.dumps({"step": done, **speed}) + "\n")
         for line, log in itertools.product(lines, self.logs):
-            log(line)
+            log(line | speed)
 
 
 def _log_line(member: Member, done: int, terms: Terms) -> dict:
     line = {"name": member.name, "step": done, "samples": done * member.recipe.batch}
     numbers = member.sum_up(terms)
+    numbers["explained_variance"] = member.explained_variance(terms.x, done - 1)
     # those of a batch that was skipped are not numbers in JSON
     line |= {key: number if math.isfinite(number) else None for key, number in numbers.items()}
     # the share of units that have not fired for a thousand steps, whatever the recipe calls dead
     inactive = (done - member.last_fired > 1000).sum()
     line["inactive"] = int(member.mesh.units.sum_(inactive)) / member.recipe.sae.units
+    line |= {"lr": member.rate(done - 1)} | ({"k": member.k_at(done - 1)} if member.has_k else {})
     return line | ({"skipped": member.skipped} if member.skipped else {})
 
 

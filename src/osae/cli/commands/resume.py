@@ -104,15 +104,17 @@ def train_to_end(
 
 
 def _train(folder: Path, device: str, log: Sequence[str], on_nan: str | None, mesh: "Mesh") -> "list[Member]":
+    from osae.config import to_json
     from osae.devices import choose_device
     from osae.ranks import choose_local_device
     from osae.training import run as runs
     from osae.training.logs import open_logs
 
-    names = [recipe.name for recipe in runs.read(folder).recipes]
+    config = runs.read(folder)
+    names = [recipe.name for recipe in config.recipes]
     chosen = choose_device(choose_local_device(device))
     shown = Progress("osae train") if mesh.is_first else nullcontext()
-    with shown as progress, plain_warnings(), open_logs(log, folder) as logs:
+    with shown as progress, plain_warnings(), open_logs(log, folder, to_json(config)) as logs:
 
         def report(done: int, steps: int, terms: "list[Terms]") -> None:
             if progress is not None:

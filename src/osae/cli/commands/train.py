@@ -96,6 +96,9 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
     )
     on_nan: str = on_nan_option("stop")
     log: tuple[str, ...] = log_option()
+    log_every: int | None = option(
+        "steps between two lines of the log", default=None, shown="a two-hundredth of the run", least=1
+    )
     device: str = device_option("train and to run the language model")
     dictionary_ranks: int = dictionary_ranks_option()
 
@@ -214,7 +217,13 @@ def _create(options: TrainOptions) -> None:
     from osae.training import run as runs
 
     config = runs.RunConfig(
-        recipes, options.seeds, source, options.snapshots, options.checkpoint_seconds, options.on_nan
+        recipes,
+        options.seeds,
+        source,
+        options.snapshots,
+        options.checkpoint_seconds,
+        options.on_nan,
+        options.log_every or 0,
     )
     runs.create(options.out, config)
 
