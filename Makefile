@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: evidence setup demo demo-lm docs test test-slow test-faults test-interop golden check bench bench-matching clean
+.PHONY: evidence setup demo demo-lm docs test test-pages test-slow test-faults test-interop golden check bench bench-matching clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,14 @@ test-slow: setup
 test-faults: setup
 	$(BIN)/python -m tests.faults --out evidence/faults
 	$(BIN)/python -m benchmarks.documentation.pages
+
+# Pages in Chromium, which must be installed; `make test` skips these tests where it is missing.
+$(VENV)/.ready-browser: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	touch $@
+
+test-pages: $(VENV)/.ready-browser
+	OSAE_BROWSER=required $(BIN)/python -m pytest tests/report/test_browser.py
 
 # The real SAELens, sparsify, dictionary_learning, overcomplete, SAEBench and Llamascopium, in an environment of their own.
 INTEROP := .venv-interop

@@ -109,5 +109,6 @@ def test_workflow_runs_what_ci_runs():
         "make check",
         "make docs",
         "make test",
+        "make test-pages",
         "make test-interop",
     ]

@@ -8,6 +8,7 @@ import pytest
 
 from osae.measures import Measure, added
 from osae.report import page, show
+from osae.report.about import describe
 from osae.results import Comparison, Evaluation, Interval, Ordering, read
 from osae.results.subject import SourceInfo
 from tests.report.test_page import seen
@@ -55,8 +56,8 @@ def test_every_study_has_a_page_with_its_tables_figures_and_provenance(name, tit
     parsed = seen(page(result))
     text = "".join(parsed.text)
     assert f"<h1>{title}</h1>" in page(result)
-    assert len(parsed.all("table")) == len(result.tables())
-    assert len(parsed.all("img")) == images
+    assert [each.get("class") for each in parsed.all("table")].count("sortable") == len(result.tables())
+    assert len([each for each in parsed.all("figure") if "data-plot" in each]) == images
     assert all(line in text for line in [*result.summary(), *result.remarks()])
     assert result.provenance.command in text
     assert all(sae.sha256[:16] in text for sae in getattr(result, "saes", ()))
@@ -111,28 +112,25 @@ def test_names_of_files_are_text_wherever_they_stand(three, evaluation):
         parsed = seen(page(replace(result, saes=saes)))
         assert not parsed.all("b")
         assert f"{AWKWARD} 1" in "".join(parsed.text)
-        assert len(parsed.all("img")) == 2
+        assert len(parsed.all("figure")) == 2
 
 
-def test_many_pairs_are_drawn_as_their_mean(three, monkeypatch):
-    from osae.report import figures
-
-    drawn = {}
-    monkeypatch.setattr(figures, "lines_by_prefix", lambda curves, path, **_: drawn.update(curves))
-    monkeypatch.setattr(figures, "matching_scatter", lambda panels, path, **_: drawn.update(panels=panels))
-    page(replace(three, pairs=three.pairs * 3))
-    assert list(drawn["stability"]) == ["mean of pairs"]
-    means = [prefix.measures["stability"].mean for prefix in three.means.prefixes]
-    assert drawn["stability"]["mean of pairs"]["mean"] == means
-    assert len(drawn["panels"]) == 8
-    page(three)
-    assert list(drawn["stability"]) == [three.pair_name(pair) for pair in three.pairs]
+def test_many_pairs_are_drawn_as_their_mean(three):
+    lines, dots = describe(replace(three, pairs=three.pairs * 3), Path()).figures
+    stability = lines.panels[0].lines
+    assert [line.name for line in stability] == ["mean of pairs", "chance level"]
+    assert list(stability[0].y) == [prefix.measures["stability"].mean for prefix in three.means.prefixes]
+    assert len(dots.panels) == 8
+    assert "the first 8 of 9 pairs" in dots.caption
+    lines, _ = describe(three, Path()).figures
+    names = [three.pair_name(pair) for pair in three.pairs]
+    assert [line.name for line in lines.panels[0].lines] == [*names, "chance level"]
 
 
 def test_pairs_without_their_matching_have_no_scatter(two):
     pair = two.pairs[0]
     bare = replace(two, pairs=(replace(pair, matching=replace(pair.matching, pairs=())),))
-    assert len(seen(page(bare)).all("img")) == 1
+    assert [plot.title for plot in describe(bare, Path()).figures] == ["Consistency of the prefixes"]
 
 
 def test_a_measure_in_the_table_of_measures_is_on_the_page_and_on_the_terminal(two, capsys):

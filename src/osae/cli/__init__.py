@@ -26,19 +26,22 @@ from osae.cli.commands import (
     order,
     prune,
     recipes,
+    report,
     reproduce,
     resume,
+    show,
     stitch,
     train,
     trust,
+    watch,
 )
 from osae.cli.parsing import build_parser, format_epilog, parse
 from osae.cli.terminal import Terminated, report_stop, say
 from osae.suggestions import suggest
 
 MODULES = (
-    *(reproduce, harvest, train, resume, recipes, evaluate, compare, trust),
-    *(contexts, prune, order, stitch, convert, inspect, completion),
+    *(reproduce, harvest, train, resume, watch, recipes, evaluate, compare, trust),
+    *(contexts, report, show, prune, order, stitch, convert, inspect, completion),
 )
 COMMANDS: dict[str, Command | Group] = {module.COMMAND.name: module.COMMAND for module in MODULES}
 OSAE = Group(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from osae.measures import MISSING, measures_of
+from osae.report.plots import Plot, plot_dots, plot_lines, plot_matchings, plot_prefixes
 from osae.report.text import describe_seeds, describe_world
 from osae.results import (
     AnyResult,
@@ -32,34 +33,32 @@ Curves = dict[str, dict[str, dict[str, list[Any]]]]
 class About:
     """What a page says about a result; text in which `backticks` mark code.
 
-    `facts` is the provenance by name, `notes` are sentences below the titles of tables, `figures` are files.
+    `facts` is the provenance by name, `notes` are sentences below the titles of tables; `figures` are plots,
+    or files of images, beside which there may be their plots.
     """
 
     title: str
     facts: Mapping[str, str]
-    figures: Sequence[Figure] = ()
+    figures: Sequence[Figure | Plot] = ()
     claims: Sequence[Claim] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe(result: AnyResult, folder: Path, scratch: Path) -> About:
-    """Return what a page says about the result.
-
-    Figures that the result names are in `folder`; others are drawn in `scratch`.
-    """
+def describe(result: AnyResult, folder: Path) -> About:
+    """Return what a page says about the result; figures that the result names are in `folder`."""
     match result:
         case ExperimentResult():
             return _experiment(result, folder)
         case Comparison():
             facts = _provenance(result.provenance, result.saes, result.activations, to_json(result.options))
-            return About(f"Comparison of {_count(result.saes)}", facts, _comparison_figures(result, scratch))
+            return About(f"Comparison of {_count(result.saes)}", facts, _comparison_plots(result))
         case Contexts():
             facts = _provenance(result.provenance, (result.sae,), result.activations, to_json(result.options))
             return About(f"Contexts of {result.name}", facts)
         case Evaluation():
             facts = _provenance(result.provenance, result.saes, result.activations, to_json(result.options))
             facts = {"Model": _model(result)} | facts
-            return About(f"Evaluation of {_count(result.saes)}", facts, _evaluation_figures(result, scratch))
+            return About(f"Evaluation of {_count(result.saes)}", facts, _evaluation_plots(result))
         case Stitching():
             saes = (result.small, result.large)
             return About("Stitching of two SAEs", _provenance(result.provenance, saes, result.activations))
@@ -137,28 +136,58 @@ def _count(saes: Sequence[SubjectInfo]) -> str:
 # --- figures ----------------------------------------------------------------------------------------
 
 
-def _comparison_figures(result: Comparison, scratch: Path) -> list[Figure]:
-    """Draw the measures of the prefixes and where units of one SAE are in the other."""
-    from osae.report import figures  # which needs numpy
-
+def _comparison_plots(result: Comparison) -> list[Plot]:
+    """Return the measures of the prefixes, the places of matched units, and frequency against agreement."""
     keys = [entry.key for entry in measures_of("prefix") if entry.chance]
-    lines, matched = scratch / "prefixes.png", scratch / "matching.png"
-    figures.lines_by_prefix(_prefix_curves(result, keys), lines, chance=_chance_curves(result, keys))
-    found = [Figure(str(lines), "Each measure of the first units, re-matched at every length.")]
+    found = [
+        plot_prefixes(
+            _prefix_curves(result, keys),
+            title="Consistency of the prefixes",
+            caption="Each measure of the first units, re-matched at every length.",
+            chance=_chance_curves(result, keys),
+        )
+    ]
     shown = [pair for pair in result.pairs if pair.matching.pairs][:PANELS]
     if shown:
-        figures.matching_scatter(
-            [_panel(result, pair, keys) for pair in shown],
-            matched,
-            title="Position of each unit in the other SAE",
-            x_label="place in the first SAE",
-            y_label="place in the second SAE",
-        )
         of = (
             f"; the first {len(shown)} of {len(result.pairs)} pairs" if len(shown) < len(result.pairs) else ""
         )
-        found.append(Figure(str(matched), f"One dot per pair of matched units, coloured by cosine{of}."))
-    return found
+        found.append(
+            plot_matchings(
+                [_panel(result, pair, keys) for pair in shown],
+                title="Position of each unit in the other SAE",
+                x_label="place in the first SAE",
+                y_label="place in the second SAE",
+                caption=f"One dot per pair of matched units, coloured by cosine{of}.",
+            )
+        )
+    return [*found, *_unit_plots(result)]
+
+
+def _unit_plots(result: Comparison) -> list[Plot]:
+    """Return how often units fire against how well they are found again, where both are known."""
+    panels = {}
+    for sae in result.units.saes if result.units else ():
+        frequency, cosine = (sae.measures.get(key) for key in ("frequency", "nearest_cosine"))
+        if frequency and cosine:
+            known = [
+                (x, y)
+                for x, y in zip(frequency, cosine, strict=True)
+                if x is not None and x > 0 and y is not None
+            ]
+            panels[sae.name] = tuple(zip(*known, strict=True)) if known else ((), ())
+    if not panels:
+        return []
+    return [
+        plot_dots(
+            panels,
+            title="Frequency against reproducibility",
+            caption="Each unit by how often it fires and its cosine with the nearest unit of the other SAEs.",
+            x_label="share of samples in which the unit fires",
+            y_label="cosine with the nearest unit",
+            log_x=True,
+        )
+    ]
 
 
 def _panel(result: Comparison, pair: PairResult, keys: Iterable[str]) -> dict[str, Any]:
@@ -207,29 +236,26 @@ def _chance_curves(result: Comparison, keys: Iterable[str]) -> dict[str, dict[st
     }
 
 
-def _evaluation_figures(result: Evaluation, scratch: Path) -> list[Figure]:
-    """Draw what the first units reconstruct and how often units fire."""
-    from osae.report import figures  # which needs numpy
-
+def _evaluation_plots(result: Evaluation) -> list[Plot]:
+    """Return what the first units reconstruct and how often units fire."""
     named = list(zip(result.names, result.saes, strict=True))
     curves = {
         entry.key: {name: _curve(sae.prefixes, entry.key) for name, sae in named}
         for entry in measures_of("curve")
     }
-    lines, frequencies = scratch / "prefixes.png", scratch / "frequencies.png"
-    figures.lines_by_prefix(curves, lines, title="Reconstruction by the first units")
-    figures.curve(
-        dict(map(_frequencies, result.names, result.saes)),
-        frequencies,
-        title="How often units fire",
-        x_label="log10 of the share of samples in which a unit fires",
-        y_label="share of units",
-    )
     return [
-        Figure(
-            str(lines), "What the first units of each SAE reconstruct by themselves, in the order they have."
+        plot_prefixes(
+            curves,
+            title="Reconstruction by the first units",
+            caption="What the first units of each SAE reconstruct by themselves, in the order they have.",
         ),
-        Figure(str(frequencies), "Share of each SAE's units by how often they fire, without dead units."),
+        plot_lines(
+            dict(map(_frequencies, result.names, result.saes)),
+            title="How often units fire",
+            caption="Share of each SAE's units by how often they fire, without dead units.",
+            x_label="log10 of the share of samples in which a unit fires",
+            y_label="share of units",
+        ),
     ]
 
 

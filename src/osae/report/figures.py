@@ -1,4 +1,4 @@
-"""Results as figures, one PNG file each, of any measures in `osae.measures`.
+"""Results as figures, one PNG file each, of any measures in `osae.measures`; the same as a plot is beside it.
 
 Every method keeps its colour, marker and line in all figures. Colours are safe for colour-blind readers
 (Okabe and Ito) and never the only difference. Figures are drawn without pyplot, so nothing stays open.
@@ -17,8 +17,20 @@ import numpy as np
 
 from osae.files import atomic_write
 from osae.measures import Measure, base_key, measure
+from osae.report.plots import (
+    Plot,
+    plot_bars,
+    plot_courses,
+    plot_lines,
+    plot_maps,
+    plot_matchings,
+    plot_prefixes,
+    plot_sweep,
+    wants_log,
+    write_plot,
+)
 from osae.report.text import visible
-from osae.results.base import Interval, Number, as_interval
+from osae.results.base import Interval, as_interval
 from osae.results.experiment import MethodRow, Section
 
 if TYPE_CHECKING:
@@ -50,7 +62,6 @@ STYLE: dict[Any, Any] = {
     "ytick.color": MUTED,
     "text.color": INK,
 }
-LOG_FROM = 20.0  # errors that span more than this factor are drawn on a log scale
 LONGEST_NAME, LONGEST_TITLE = 48, 120
 PANEL_KEYS = frozenset({"title", "left", "right", "similarity", "units"})
 
@@ -103,6 +114,7 @@ def matching_scatter(
     `similarity` and `units` (the length of both axes). Its other keys are measures to write above it. There
     are at most `across` panels in a row.
     """
+    write_plot(plot_matchings(panels, title=title, x_label=x_label, y_label=y_label), path)
     across = min(len(panels), across)
     down = math.ceil(len(panels) / across)
     with _figure(path, (2.35 * across + 0.9, 2.7 * down + 0.8)) as figure:
@@ -158,6 +170,7 @@ def seed_pair_panel(data: Mapping[str, Any], path: Path | str) -> None:
             )
         ),
     ]
+    write_plot(_plot_pairs(rows, data), path)
     # always the same shape, so the places are given: an experiment draws ten of these
     places = {"left": 0.065, "right": 0.918, "top": 0.925, "bottom": 0.055, "wspace": 0.3, "hspace": 0.36}
     with _figure(path, (9.6, 9.2), arranged=False) as figure:
@@ -189,6 +202,8 @@ def cosine_maps(
     y_label: str = "unit",
 ) -> None:
     """Draw one matrix of |cosines| per name, from white (0) to dark (1)."""
+    panels = [(name, x_label, y_label, "|cosine|", cosines) for name, cosines in maps.items()]
+    write_plot(plot_maps(panels, title=title), path)
     with _figure(path, (3.2 * len(maps) + 0.9, 4.0)) as figure:
         grid = figure.subplots(1, len(maps), squeeze=False)
         image = None
@@ -200,6 +215,16 @@ def cosine_maps(
         figure.suptitle(_plain(title))
         if image is not None:
             figure.colorbar(image, ax=grid, label="|cosine|", shrink=0.8, pad=0.02)
+
+
+def _plot_pairs(rows: Sequence[tuple[str, str, list[str], Any]], data: Mapping[str, Any]) -> Plot:
+    """Return the nine matrices as maps."""
+    panels = [
+        (f"{words.replace(chr(10), ' ')}: {title}", *names, words.split(" ")[0], matrix)
+        for key, words, titles, axes in rows
+        for title, names, matrix in zip(titles, axes, data[key], strict=True)
+    ]
+    return plot_maps(panels, title=f"{data['title']}: two seeds and the ground truth")
 
 
 def _axes_of_pairs(word: str) -> list[tuple[str, str]]:
@@ -232,6 +257,7 @@ def sweep(
     log_x: bool = False,
 ) -> None:
     """Draw one panel per measure: its mean and 95 % interval against the sections' `x`, a line per method."""
+    write_plot(plot_sweep(sections, keys, title=title, x_label=x_label, log_x=log_x), path)
     rows = [(section.x or 0.0, row) for section in sections for row in section.rows]
     across = min(len(keys), 3)
     down = math.ceil(len(keys) / across)
@@ -241,7 +267,7 @@ def sweep(
             for method, look in looks(row.method for _, row in rows).items():
                 points = [(x, as_interval(row.measures.get(key))) for x, row in rows if row.method == method]
                 _line_and_band(axes, sorted(points, key=lambda point: point[0]), method, look)
-            if _wants_log(measure(key), [row.measures.get(key) for _, row in rows]):
+            if wants_log(measure(key), [row.measures.get(key) for _, row in rows]):
                 axes.set_yscale("log")
             if log_x:
                 axes.set_xscale("log")
@@ -267,6 +293,7 @@ def lines_by_prefix(
     `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`, in which None
     is a number that does not exist; `chance[measure]` is a number, or has the lists `prefix` and `mean`.
     """
+    write_plot(plot_prefixes(curves, title=title, chance=chance), path)
     looks_of = looks(method for lines in curves.values() for method in lines)
     with _figure(path, (4.1 * len(curves) + 0.3, 4.2)) as figure:
         grid = figure.subplots(1, len(curves), squeeze=False)
@@ -297,6 +324,7 @@ def panels_by_method(
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
+    write_plot(plot_courses(panels, key, title=title, x_label=x_label, log_x=log_x), path)
     across = min(len(panels), 3)
     down = math.ceil(len(panels) / across)
     shades = colormaps["viridis_r"]
@@ -353,6 +381,7 @@ def bars_with_intervals(
     chance: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw one panel per measure: each row's mean as a dot with its 95 % interval, published ones hollow."""
+    write_plot(plot_bars(rows, keys, title=title, chance=chance), path)
     names = [_name(row.method) for row in rows]
     room = max(1.6, 0.5 + 0.068 * max(map(len, names), default=0))
     with _figure(path, (2.2 * len(keys) + room, 0.3 * len(rows) + 1.5)) as figure:
@@ -369,7 +398,7 @@ def bars_with_intervals(
             if (level := levels.get(key, levels.get(base_key(key)))) is not None:
                 dashed: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1}
                 axes.axvline(float(level), label="chance level", **dashed)
-            if _wants_log(measure(key), [value for both in shown for value in both]):
+            if wants_log(measure(key), [value for both in shown for value in both]):
                 axes.set_xscale("log")
             else:
                 axes.locator_params(axis="x", nbins=4)
@@ -404,6 +433,8 @@ def curve(
     log_y: bool = False,
 ) -> None:
     """Draw a small plot of a few lines, each given as its x and y values, for training logs and the like."""
+    about = {"title": title, "x_label": x_label, "y_label": y_label}
+    write_plot(plot_lines(lines, **about, log_x=log_x, log_y=log_y), path)
     with _figure(path, (5.2, 3.5)) as figure:
         axes = figure.subplots()
         for (name, (x, y)), look in zip(lines.items(), looks(lines).values(), strict=True):
@@ -429,13 +460,6 @@ def _line_and_band(
     axes.plot(x, means, look.line, linewidth=look.width, label=_name(name), **drawn)
     lows, highs = [low for low, _ in ends], [high for _, high in ends]
     axes.fill_between(x, lows, highs, color=look.color, alpha=0.14, linewidth=0)
-
-
-def _wants_log(entry: Measure, values: Iterable[Number]) -> bool:
-    """Return whether an error spans so many sizes that only a log scale shows all of them."""
-    means = [found.mean for value in values if (found := as_interval(value)) is not None]
-    wide = bool(means) and min(means) > 0 and max(means) / min(means) > LOG_FROM
-    return entry.format == "significant" and wide
 
 
 def _panel_title(entry: Measure) -> str:

@@ -1,31 +1,73 @@
-"""Results as one HTML page that needs no server and no network: style, script and figures are inside it."""
+"""Results as one HTML page that needs no server and no network: style, scripts and data are inside it.
+
+With a folder, the contexts of units are in files beside the page instead, loaded when they are needed.
+"""
 
 import base64
-import itertools
 import json
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from osae.context_files import ABOUT, ContextFiles, folder_of, read_contexts
 from osae.files import atomic_write
 from osae.measures import Measure
 from osae.report.about import About, describe
-from osae.report.cells import BEST, BOLD, Cell, Grid, Line, explain, lay_out_all
+from osae.report.cells import BEST, BOLD, Grid, explain, lay_out_all
 from osae.report.markdown import markdown
-from osae.report.style import SCRIPT, STYLE
+from osae.report.packing import pack, write_pieces
+from osae.report.plots import Plot, read_plot
 from osae.report.text import visible
-from osae.results import AnyResult, ExperimentResult, write_json
+from osae.report.units import Browser, make_browser
+from osae.results import AnyResult, Comparison, ExperimentResult, write_json
+from osae.results.codec import to_json
 from osae.results.experiment import Claim, Figure
 
-# the page may show what is inside it and load nothing
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HERE = Path(__file__).parent
+# the page may show what is inside it and load nothing but, with a folder, the scripts there
+POLICY = (
+    "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'{more}"
+)
 IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".svg": "image/svg+xml"}
 BROAD = 1100  # pixels: images wider than this scroll on a small screen instead of shrinking
 LONGEST_LIST = 256  # entries of a list that the page shows as JSON; the JSON file has all of them
+LARGEST = 15_000_000  # bytes of a page; larger ones need a folder
 NO_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a page shows of one result or run."""
+
+    title: str
+    kicker: str
+    summary: Sequence[str] = ()
+    grids: Sequence[Mapping[str, Any]] = ()
+    legend: str = ""
+    claims: Sequence[Claim] = ()
+    notes: Sequence[str] = ()
+    figures: Sequence[Figure | Plot] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    json: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its parts, the unit browser if there are units, and how often it reloads itself, in seconds."""
+
+    parts: Sequence[Part]
+    browser: Browser | None = None
+    refresh: int | None = None
+    folder: str = ""
+
+
+# --- writing ----------------------------------------------------------------------------------------
 
 
 def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
@@ -36,7 +78,7 @@ def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(result, folder / "results.json", indent=2)
-    _write(markdown(result), folder / "table.md")
+    write_text(markdown(result), folder / "table.md")
     result.to_csv(folder / "results.csv")
     write_page(result, folder / "report.html")
     return folder / "report.html"
@@ -44,80 +86,106 @@ def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
 
 def write_page(result: AnyResult, path: Path | str) -> None:
     """Write the result as one HTML page; figures that it names are read from the page's folder."""
-    _write(page(result, Path(path).parent), path)
+    write_text(page(result, Path(path).parent), path)
 
 
-def _write(text: str, path: Path | str) -> None:
+def write_report(
+    parts: Sequence[Part], path: Path, *, browser: Browser | None = None, folder: bool = False
+) -> None:
+    """Write a page of several parts; with `folder`, the contexts of units go to files in a folder beside it.
+
+    Raise `ValueError` if the page would be too large.
+    """
+    if folder and browser is not None:
+        beside = path.with_name(f"{path.stem}-files")
+        write_pieces([("units", browser.index)], beside)
+        write_pieces(browser.pieces, beside)
+        browser = Browser({}, ())
+        write_text(render(Page(parts, browser, folder=beside.name)), path)
+        return
+    text = render(Page(parts, browser))
+    if len(text) > LARGEST:
+        raise ValueError(
+            f"the page would have {len(text) / 1e6:.0f} MB, more than {LARGEST // 10**6}: add --folder, "
+            "which keeps the contexts in files beside it."
+        )
+    write_text(text, path)
+
+
+def write_text(text: str, path: Path | str) -> None:
+    """Write the text to a file, whole or not at all."""
     with atomic_write(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
+# --- from results to parts --------------------------------------------------------------------------
+
+
 def page(result: AnyResult, folder: Path | str = ".") -> str:
-    """Return the result as one HTML page; figures that it names are read from `folder`."""
-    with tempfile.TemporaryDirectory() as scratch:
-        about = describe(result, Path(folder), Path(scratch))
-        return _document(about.title, result.KIND, [*_body(result, about)])
+    """Return the result as one HTML page; figures that it names are read from `folder`.
+
+    Units that were compared can be browsed, with their contexts if these are beside the SAEs.
+    """
+    part = part_of(result, Path(folder))
+    if not isinstance(result, Comparison):
+        return render(Page([part]))
+    for contexts in (find_contexts(result), []):
+        text = render(Page([part], make_browser(result, contexts)))
+        if len(text) <= LARGEST or not contexts:
+            break
+        said = "The contexts of the units do not fit into one page: `osae report --folder` shows them."
+        part = replace(part, notes=[*part.notes, said])
+    return text
 
 
-def _body(result: AnyResult, about: About) -> Iterator[str]:
+def find_contexts(comparison: Comparison) -> list[ContextFiles]:
+    """Return the contexts that are kept beside the SAEs of a comparison, of those that are still the same."""
+    found = []
+    for sae in comparison.saes:
+        folder = folder_of(Path(sae.path))
+        if (folder / ABOUT).is_file():
+            one = read_contexts(folder)
+            found += [one] if one.about.sae.sha256 == sae.sha256 else []
+    return found
+
+
+def part_of(result: AnyResult, folder: Path) -> Part:
+    """Return what a page shows of a result."""
+    about = describe(result, folder)
     grids = lay_out_all(result)
     summary = [line for line in result.summary() if not any(line.startswith(c.claim) for c in about.claims)]
-    yield from _list("Summary", summary)
-    yield "<section><h2>Results</h2>"
-    for grid in grids:
-        yield from _table(grid, about)
-    yield f'<p class="small">{_words(_legend(grids))}</p></section>'
-    yield from _claims(about.claims)
-    yield from _list("Notes", [line for line in result.remarks() if line not in summary])
-    yield from _figures(about.figures)
-    yield from _facts(about.facts)
-    yield from _json(result)
+    return Part(
+        title=about.title,
+        kicker=result.KIND,
+        summary=summary,
+        grids=[_describe_grid(grid, about) for grid in grids],
+        legend=_legend(grids),
+        claims=about.claims,
+        notes=[line for line in result.remarks() if line not in summary],
+        figures=about.figures,
+        facts=[(name, text) for name, text in about.facts.items() if text],
+        json=_json(result),
+    )
 
 
-def _document(title: str, kicker: str, body: Iterable[str]) -> str:
-    """Return a whole HTML page: its title, a word above it that says what it is, and its body."""
-    head = [
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{_text(title)}</title>",
-        f"<style>{STYLE}</style>",
-    ]
-    header = [f'<header><p class="kicker">osae · {_text(kicker)}</p>', f"<h1>{_text(title)}</h1></header>"]
-    top = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body><main>", *header]
-    return "\n".join([*top, *body, "</main>", f"<script>{SCRIPT}</script>", "</body>", "</html>", ""])
+def _describe_grid(grid: Grid, about: About) -> dict[str, Any]:
+    return {
+        "title": grid.title,
+        "name": grid.title or "Results",
+        "notes": [text for text in (about.notes.get(grid.title, ""), grid.note) if text],
+        "beside": "; the published number below ours" if grid.has("paper") else "",
+        "head": grid.head,
+        "columns": [_describe_column(column) for column in grid.columns],
+        "body": grid.body,
+        "foot": grid.foot,
+        "chance": grid.chance,
+    }
 
 
-def _text(text: str) -> str:
-    """Return escaped text, also for an attribute in double quotes."""
-    return escape(visible(text, NO_LIMIT), quote=True)
-
-
-def _words(text: str) -> str:
-    """Return escaped text in which `backticks` mark code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(text))
-
-
-def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield a section with a list of sentences; nothing if there are none."""
-    if lines:
-        yield f'<section class="notes"><h2>{_text(title)}</h2><ul>'
-        yield from (f"<li>{_words(line)}</li>" for line in lines)
-        yield "</ul></section>"
-
-
-def _claims(claims: Sequence[Claim]) -> Iterator[str]:
-    """Yield each claim with what was found and the verdict; nothing if there is none."""
-    if claims:
-        yield '<section class="claims"><h2>Claims</h2><dl>'
-        for claim in claims:
-            said, found = _words(claim.claim), _words(claim.found)
-            yield f"<dt>{said} <strong>{_text(claim.verdict)}</strong></dt><dd>{found}</dd>"
-        yield "</dl></section>"
-
-
-# --- tables -----------------------------------------------------------------------------------------
+def _describe_column(column: Measure) -> dict[str, str]:
+    arrow = {"high": "\u00a0↑", "low": "\u00a0↓"}.get(column.better, "")
+    better = {"high": ", higher is better", "low": ", lower is better"}.get(column.better, "")
+    return {"title": f"{column.title}{arrow}", "hint": f"{column.phrase}{better}"}
 
 
 def _legend(grids: Sequence[Grid]) -> str:
@@ -135,76 +203,74 @@ def _legend(grids: Sequence[Grid]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _table(grid: Grid, about: About) -> Iterator[str]:
-    """Yield a table that can be sorted by its columns, under its title if the page does not bear the same."""
-    if grid.title and grid.title != about.title:
-        yield f"<h3>{_words(grid.title)}</h3>"
-    notes = (about.notes.get(grid.title, ""), grid.note)
-    yield from (f'<p class="small">{_words(text)}</p>' for text in notes if text)
-    name = _text(grid.title or "Results")
-    beside = "; the published number below ours" if grid.has("paper") else ""
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{name}"><table>'
-    yield f'<caption class="unseen">{name}{beside}. Select a column title to sort.</caption>'
-    heads = f'<th scope="col" aria-sort="none">{_text(grid.head)}</th>' + "".join(map(_head, grid.columns))
-    yield f"<thead><tr>{heads}</tr></thead>"
-    yield f"<tbody>{''.join(map(_row, grid.body))}</tbody>"
-    last = "".join(itertools.starmap(_chance_row, grid.chance))
-    if grid.foot or last:
-        yield f"<tfoot>{''.join(map(_row, grid.foot))}{last}</tfoot>"
-    yield "</table></div>"
+def _json(result: AnyResult) -> str:
+    return json.dumps(_shorten(result.to_json()), indent=2, ensure_ascii=False)
 
 
-def _chance_row(name: str, texts: Sequence[str]) -> str:
-    cells = "".join(f"<td>{_text(text)}</td>" for text in texts)
-    return f'<tr class="chance"><th scope="row">{_text(name)}</th>{cells}</tr>'
+def _shorten(data: Any) -> Any:
+    """Return the data with long lists and objects replaced by their length."""
+    if isinstance(data, Mapping):
+        if len(data) > LONGEST_LIST:
+            return f"{len(data):,} entries, in the JSON file"
+        return {key: _shorten(item) for key, item in data.items()}
+    if isinstance(data, list):
+        long = len(data) > LONGEST_LIST
+        return f"{len(data):,} entries, in the JSON file" if long else [_shorten(item) for item in data]
+    return data
 
 
-def _head(column: Measure) -> str:
-    arrow = {"high": "\u00a0↑", "low": "\u00a0↓"}.get(column.better, "")
-    better = {"high": ", higher is better", "low": ", lower is better"}.get(column.better, "")
-    title = _text(f"{column.phrase}{better}")
-    return f'<th scope="col" aria-sort="none" title="{title}">{_text(column.title)}{arrow}</th>'
+# --- from parts to HTML -----------------------------------------------------------------------------
 
 
-def _row(line: Line) -> str:
-    value = "" if line.number is None else f' data-value="{line.number!r}"'
-    label = f'<span class="paper">paper: {_text(line.paper_label)}</span>' if line.paper_label else ""
-    cells = "".join(map(_cell, line.cells))
-    return f'<tr><th scope="row"{value}>{_text(line.label)}{label}</th>{cells}</tr>'
+def render(page: Page) -> str:
+    """Return the page as HTML."""
+    pieces: dict[str, Any] = {}
+    parts = [vars(part) | {"figures": [_figure(one, pieces) for one in part.figures]} for part in page.parts]
+    drawn = bool(pieces)
+    if page.browser is not None and not page.folder:
+        pieces |= {"units": page.browser.index, **dict(page.browser.pieces)}
+    from markupsafe import Markup
+
+    scripts = ["page.js", *(["units.js"] if page.browser else [])]
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=page.parts[0].title if page.parts else "osae",
+            parts=parts,
+            browser=page.browser is not None,
+            refresh=page.refresh,
+            folder=page.folder,
+            policy=POLICY.format(more=" 'self' file:" if page.folder else ""),
+            pieces=[(name, pack(data)) for name, data in pieces.items()],
+            style=Markup(_read("page.css")),
+            script=Markup("\n".join(map(_read, scripts))),
+            plotly=Markup(_plotly()) if drawn else "",
+        )
+    )
 
 
-def _cell(cell: Cell) -> str:
-    value = "" if cell.value is None else f' data-value="{cell.value!r}"'
-    title = f' title="95 % interval: {_text(cell.interval)}"' if cell.interval else ""
-    spread = f' <span class="spread">({_text(cell.spread)})</span>' if cell.spread else ""
-    mean, published = _text(cell.mean), _text(cell.published)
-    ours = f"<strong>{mean}</strong>" if cell.best else mean
-    paper = f'<span class="paper"><span class="unseen">paper </span>{published}</span>' if cell.paper else ""
-    return f"<td{value}{title}>{ours}{spread}{paper}</td>"
+def _figure(figure: Figure | Plot, pieces: dict[str, Any]) -> dict[str, Any]:
+    """Return what the template shows of a figure; the data of one that is drawn becomes a piece."""
+    if isinstance(figure, Figure):
+        path = Path(figure.file)
+        plot = read_plot(path)
+        if plot is None:
+            return _image(figure, path)
+        figure = Plot(plot.title, figure.caption or plot.caption, plot.panels)
+    name = f"plot-{len(pieces)}"
+    pieces[name] = to_json(figure)
+    return {"plot": name, "title": figure.title, "caption": figure.caption}
 
 
-# --- figures, facts, numbers ------------------------------------------------------------------------
-
-
-def _figures(figures: Sequence[Figure]) -> Iterator[str]:
-    """Yield the figures, embedded; nothing if there are none."""
-    if figures:
-        yield '<section class="figures"><h2>Figures</h2>'
-        yield from map(_figure, figures)
-        yield "</section>"
-
-
-def _figure(figure: Figure) -> str:
-    path = Path(figure.file)
+def _image(figure: Figure, path: Path) -> dict[str, Any]:
     if not path.is_file() or path.suffix not in IMAGES:
-        missing = f"{path.name} is missing. {figure.caption}"
-        return f"<figure><figcaption>{_words(missing)}</figcaption></figure>"
+        return {"plot": "", "image": "", "caption": f"{path.name} is missing. {figure.caption}"}
     image = path.read_bytes()
-    alt = _text(figure.alt or figure.caption or path.name)
-    broad = ' class="broad"' if _image_width(image) > BROAD else ""
     source = f"data:{IMAGES[path.suffix]};base64,{base64.b64encode(image).decode('ascii')}"
-    card = f'<div class="card" tabindex="0"><img{broad} alt="{alt}" src="{source}"></div>'
-    return f"<figure>{card}<figcaption>{_words(figure.caption)}</figcaption></figure>"
+    alt = figure.alt or figure.caption or path.name
+    about = {"alt": alt, "caption": figure.caption, "broad": _image_width(image) > BROAD}
+    return {"plot": "", "image": source, **about}
 
 
 def _image_width(image: bytes) -> int:
@@ -212,25 +278,39 @@ def _image_width(image: bytes) -> int:
     return int.from_bytes(image[16:20], "big") if image.startswith(b"\x89PNG") else 0
 
 
-def _facts(facts: Mapping[str, str]) -> Iterator[str]:
-    """Yield a list of names with what is known of each; nothing if nothing is."""
-    items = [f"<dt>{_text(name)}</dt><dd>{_words(text)}</dd>" for name, text in facts.items() if text]
-    if items:
-        yield f"<section><h2>Provenance</h2><dl>{''.join(items)}</dl></section>"
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(HERE / "templates")
+    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    found.filters |= {"visible": _visible, "words": _words, "lines": _lines}
+    return found
 
 
-def _json(result: AnyResult) -> Iterator[str]:
-    """Yield the numbers, folded away."""
-    text = json.dumps(_shorten(result.to_json()), indent=2, ensure_ascii=False)
-    lines = "\n".join(escape(visible(line, NO_LIMIT)) for line in text.split("\n"))
-    yield f"<details><summary>Numbers as JSON</summary>\n<pre>{lines}</pre></details>"
+def _visible(text: str) -> str:
+    return visible(str(text), NO_LIMIT)
 
 
-def _shorten(data: Any) -> Any:
-    """Return the data with long lists replaced by their length."""
-    if isinstance(data, Mapping):
-        return {key: _shorten(item) for key, item in data.items()}
-    if isinstance(data, list):
-        long = len(data) > LONGEST_LIST
-        return f"{len(data):,} entries, in the JSON file" if long else [_shorten(item) for item in data]
-    return data
+def _words(text: str) -> str:
+    """Return escaped text in which `backticks` mark code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(text)))))
+
+
+def _lines(text: str) -> str:
+    return "\n".join(visible(line, NO_LIMIT) for line in text.split("\n"))
+
+
+@cache
+def _read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    """Return the plotting library's script."""
+    from importlib.resources import files
+
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")

@@ -1,0 +1,50 @@
+"""`osae report`: results, training runs and units as a page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from osae.cli.command import Command
+from osae.cli.inputs import check_present
+from osae.cli.outputs import check_files
+from osae.options import Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Options):
+    """What to show, and where to write the page."""
+
+    inputs: tuple[Path, ...] = option(
+        "a JSON file of results, the folder of an experiment or a training run, or an SAE with contexts",
+        positional=True,
+        metavar="RUN_OR_RESULT",
+        entries="words",
+    )
+    out: Path = option("file for the page", metavar="PAGE.html")
+    folder: bool = option(
+        "keep the contexts of units in a folder beside the page, for many or large SAEs", default=False
+    )
+
+
+def run(options: ReportOptions, line: str) -> int:
+    """Write the page and print its name."""
+    check_files([options.out])
+    check_present(*options.inputs)
+    from osae.report.inputs import open_inputs
+    from osae.report.page import write_report
+
+    found = open_inputs(options.inputs)
+    write_report(found.parts, options.out, browser=found.browser(), folder=options.folder)
+    print(options.out)
+    return 0
+
+
+COMMAND = Command(
+    "report",
+    "Write a page about results, training runs and units: figures, tables, and a browser for units.",
+    ReportOptions,
+    run,
+    examples=(
+        "osae report compare.json --out page.html",
+        "osae report runs/mine compare.json evaluate.json --out page.html --folder",
+    ),
+)

@@ -1,0 +1,81 @@
+"""What a page can be made of: results, training runs, SAEs with contexts. Needs no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from osae.context_files import ABOUT, ContextFiles, folder_of, read_contexts
+from osae.report.page import Part, find_contexts, part_of
+from osae.report.runs import describe_run, find_run
+from osae.report.units import Browser, make_browser
+from osae.results import AnyResult, Comparison, Contexts, read
+
+
+@dataclass
+class Found:
+    """What was found at the paths that were given."""
+
+    parts: list[Part] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    contexts: list[ContextFiles] = field(default_factory=list)
+
+    def browser(self) -> Browser | None:
+        """Return the unit browser, if units were compared or contexts collected; of the first comparison."""
+        comparison = self.comparisons[0] if self.comparisons else None
+        beside = find_contexts(comparison) if comparison else []
+        return make_browser(comparison, [*beside, *self.contexts])
+
+
+def open_inputs(paths: Sequence[Path]) -> Found:
+    """Return what is at each path; raise `ValueError` if there is nothing that a page shows."""
+    found = Found()
+    for path in paths:
+        _add(path, found)
+    if not found.parts:
+        raise ValueError("there is nothing to show: give results, training runs, or SAEs with contexts.")
+    return found
+
+
+def _add(path: Path, found: Found) -> None:
+    if path.is_file():
+        _add_result(path, found)
+    elif (path / "results.json").is_file():  # an experiment
+        _add_result(path / "results.json", found)
+    elif find_run(path) is not None:
+        found.parts.append(describe_run(path))
+        for sae in sorted(path.glob("*/sae.json")):
+            _add_contexts(folder_of(sae.parent), found)
+    elif (path / ABOUT).is_file():
+        _add_contexts(path, found)
+    elif (folder_of(path) / ABOUT).is_file():
+        _add_contexts(folder_of(path), found)
+    else:
+        raise ValueError(
+            f"{path} holds no results, no training run and no contexts: give a JSON file of results, the "
+            "folder of an experiment or a run, or an SAE after `osae contexts`."
+        )
+
+
+def _add_result(path: Path, found: Found) -> None:
+    result = read(path)
+    if isinstance(result, Contexts):
+        _add_contexts(path.parent, found)
+        return
+    found.parts.append(part_of(result, path.parent))
+    if isinstance(result, Comparison):
+        found.comparisons.append(result)
+
+
+def _add_contexts(folder: Path, found: Found) -> None:
+    if (folder / ABOUT).is_file():
+        one = read_contexts(folder)
+        found.contexts.append(one)
+        found.parts.append(part_of(one.about, folder))
+
+
+def find_result(path: Path) -> AnyResult:
+    """Return the result at a path: a JSON file, the folder of an experiment, or contexts."""
+    for file in (path, path / "results.json", path / ABOUT, folder_of(path) / ABOUT):
+        if file.is_file():
+            return read(file)
+    raise ValueError(f"{path} holds no results: give a JSON file of results, or the folder of an experiment.")

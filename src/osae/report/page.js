@@ -1,0 +1,262 @@
+"use strict";
+// What the page does besides showing itself: unpack its data, sort tables, draw figures. Text is only ever
+// inserted as text.
+
+const osae = (() => {
+  const asked = new Map();  // pieces of data by name, each a promise
+  const arriving = new Map();
+
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text.trim()), char => char.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  }
+
+  // A piece is inside the page, or in a file beside it that calls `deliver`: pages from disk may not fetch.
+  function load(name) {
+    const inside = document.getElementById("piece-" + name);
+    if (inside) return unpack(inside.textContent);
+    return new Promise((resolve, reject) => {
+      arriving.set(name, text => unpack(text).then(resolve, reject));
+      const script = document.createElement("script");
+      script.src = document.body.dataset.folder + "/" + name + ".js";
+      script.onerror = () => reject(new Error(script.src + " is missing: copy the folder along with the page."));
+      document.body.append(script);
+    });
+  }
+
+  function piece(name) {
+    if (!asked.has(name)) asked.set(name, load(name));
+    return asked.get(name);
+  }
+
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "class") made.className = value;
+      else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) made.setAttribute(name, value);
+    }
+    made.append(...children.filter(child => child !== null && child !== undefined));
+    return made;
+  }
+
+  return {piece, element, deliver: (name, text) => arriving.get(name)?.(text)};
+})();
+
+// --- tables: select a column's title to sort by it; rows without a number stay last, the foot stays below ---
+
+(() => {
+  const collator = new Intl.Collator("en", {numeric: true});
+
+  function valueOf(row, column) {
+    const cell = row.cells[column];
+    if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+    return column === 0 ? cell.firstChild.textContent : null;
+  }
+
+  function sorted(rows, column, sign) {
+    return [...rows].sort((first, second) => {
+      const a = valueOf(first, column), b = valueOf(second, column);
+      if (a === null || b === null) return (a === null) - (b === null);
+      return sign * (typeof a === "string" ? collator.compare(a, b) : a - b);
+    });
+  }
+
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      const button = osae.element("button", {type: "button"}, ...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        const [first, other] = column === 0 ? ["ascending", "descending"] : ["descending", "ascending"];
+        const way = head.getAttribute("aria-sort") === first ? other : first;
+        heads.forEach(each => each.setAttribute("aria-sort", each === head ? way : "none"));
+        body.append(...sorted(body.rows, column, way === "ascending" ? 1 : -1));
+      });
+    });
+  }
+})();
+
+// --- figures ---
+
+(() => {
+  const {element, piece} = osae;
+  const CHOOSE_FROM = 4;  // more panels than this are shown one at a time
+  const drawn = new Map();  // figures and what they show
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function colors(printing = false) {
+    if (printing) return {ink: "#000000", muted: "#444444", line: "#bbbbbb", paper: "#ffffff", accent: "#00558c"};
+    const style = getComputedStyle(document.documentElement);
+    const names = ["ink", "muted", "line", "paper", "accent"];
+    return Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
+  }
+
+  // black means the ink of the page, which is light on a dark one
+  const shade = (color, palette) => color === "#000000" ? palette.ink : color;
+  const faint = color => color + "26";
+
+  function lineTraces(panel, hidden, palette) {
+    const traces = [];
+    for (const line of panel.lines.filter(line => !hidden.has(line.name))) {
+      const color = shade(line.color, palette), name = line.name;
+      if (line.low) {
+        const known = line.x.map((_, i) => i).filter(i => line.low[i] !== null && line.high[i] !== null);
+        const around = [...known, ...known.slice().reverse()];
+        traces.push({
+          x: around.map(i => line.x[i]), fill: "toself", fillcolor: faint(color), line: {width: 0}, mode: "lines",
+          y: around.map((i, place) => place < known.length ? line.high[i] : line.low[i]), hoverinfo: "skip",
+        });
+      }
+      const customdata = line.x.map((_, i) => line.low ? interval(line.low[i], line.high[i]) : "");
+      traces.push({
+        x: line.x, y: line.y, name, customdata, mode: line.x.length > 60 ? "lines" : "lines+markers",
+        line: {color, width: line.width, dash: line.dash}, marker: {size: 6},
+        hovertemplate: "%{x}: %{y:.4~g}%{customdata}<extra>%{fullData.name}</extra>",
+      });
+    }
+    return traces;
+  }
+
+  const interval = (low, high) => low === null || high === null ? "" : ` (${low.toPrecision(3)} to ${high.toPrecision(3)})`;
+
+  function dotTraces(panel, palette) {
+    const {x, y, color, text} = panel.dots;
+    const scale = color ? {color, colorscale: "Viridis", reversescale: !dark.matches, cmin: 0, cmax: 1,
+      colorbar: {title: {text: panel.color_label, side: "right"}, thickness: 10, outlinewidth: 0}} : {color: palette.accent};
+    return [{
+      x, y, text, mode: "markers", marker: {size: x.length > 500 ? 4 : 7, opacity: .8, ...scale},
+      hovertemplate: `${panel.x_label} %{x}<br>${panel.y_label} %{y}` + (color ? "<br>%{marker.color:.3f}" : "") + "<extra></extra>",
+    }];
+  }
+
+  function mapTraces(panel, palette) {
+    const {x, y, z, low, high} = panel.map;
+    const scale = low < 0 ? [[0, "#2166ac"], [.5, palette.paper], [1, "#b2182b"]] : [[0, palette.paper], [1, palette.accent]];
+    return [{
+      type: "heatmap", x, y, z, zmin: low, zmax: high, colorscale: scale,
+      colorbar: {title: {text: panel.color_label, side: "right"}, thickness: 10, outlinewidth: 0},
+      hovertemplate: `${panel.x_label} %{x}<br>${panel.y_label} %{y}<br>%{z:.3~g}<extra></extra>`,
+    }];
+  }
+
+  function barTraces(panel, hidden, palette) {
+    return panel.bars.filter(bar => !hidden.has(bar.name)).map(bar => ({
+      type: "scatter", mode: "markers", x: bar.x, y: bar.y, name: bar.name,
+      marker: {color: shade(bar.color, palette), size: 8, symbol: bar.symbol},
+      error_x: bar.low ? {type: "data", symmetric: false, thickness: 1.5, width: 4,
+        array: bar.x.map((x, i) => bar.high[i] === null ? 0 : bar.high[i] - x),
+        arrayminus: bar.x.map((x, i) => bar.low[i] === null ? 0 : x - bar.low[i])} : undefined,
+      hovertemplate: "%{y}: %{x:.4~g}<extra>%{fullData.name}</extra>",
+    }));
+  }
+
+  function axis(label, log, palette) {
+    return {
+      title: {text: label, standoff: 8}, type: log ? "log" : "linear", gridcolor: palette.line, zeroline: false,
+      linecolor: palette.muted, tickcolor: palette.muted, automargin: true, exponentformat: "power",
+    };
+  }
+
+  function layout(panel, palette) {
+    const names = panel.bars ? {type: "category", autorange: "reversed"} : {};
+    const square = panel.map && panel.map.square ? {scaleanchor: "x", constrain: "domain"} : {};
+    const x = axis(panel.x_label, panel.log_x, palette);
+    if (panel.ticks) Object.assign(x, {tickvals: panel.ticks, ticktext: panel.ticks.map(String)});
+    return {
+      title: {text: panel.title, font: {size: 14}}, height: panel.bars ? 140 + 26 * panel.bars[0].y.length : 360,
+      font: {family: "inherit", size: 12, color: palette.ink}, paper_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
+      plot_bgcolor: "rgba(0,0,0,0)", margin: {l: 56, r: 16, t: 40, b: 48}, showlegend: false, dragmode: "zoom",
+      xaxis: {...x, ...(panel.map ? {constrain: "domain"} : {})},
+      yaxis: {...axis(panel.y_label, panel.log_y, palette), ...names, ...square},
+      hoverlabel: {font: {family: "inherit"}},
+    };
+  }
+
+  function drawPanel(box, panel, hidden, palette) {
+    const traces = panel.lines ? lineTraces(panel, hidden, palette) : panel.dots ? dotTraces(panel, palette)
+      : panel.map ? mapTraces(panel, palette) : barTraces(panel, hidden, palette);
+    Plotly.react(box, traces, layout(panel, palette), {displayModeBar: false, responsive: true});
+    box.firstChild?.setAttribute("aria-hidden", "true");
+  }
+
+  function show(state, palette = colors()) {
+    const panels = state.choice === null ? state.plot.panels : [state.plot.panels[state.choice]];
+    while (state.boxes.children.length > panels.length) state.boxes.lastChild.remove();
+    while (state.boxes.children.length < panels.length) {
+      state.boxes.append(element("div", {class: "plot", role: "img"}));
+    }
+    panels.forEach((panel, i) => {
+      const box = state.boxes.children[i];
+      box.setAttribute("aria-label", [panel.title, state.plot.caption].filter(Boolean).join(". "));
+      drawPanel(box, panel, state.hidden, palette);
+    });
+  }
+
+  // by buttons as well as by dragging, so that the keyboard can do it
+  function zoom(state, factor) {
+    for (const box of state.boxes.children) {
+      const change = {};
+      for (const name of ["xaxis", "yaxis"]) {
+        const [low, high] = box._fullLayout[name].range, middle = (low + high) / 2, half = (high - low) / 2;
+        if (factor === 0) change[name + ".autorange"] = box.layout[name].autorange === "reversed" ? "reversed" : true;
+        else change[name + ".range"] = [middle - half * factor, middle + half * factor];
+      }
+      Plotly.relayout(box, change);
+    }
+  }
+
+  function legend(state) {
+    const named = new Map();
+    for (const panel of state.plot.panels) {
+      for (const line of [...(panel.lines || []), ...(panel.bars || [])]) named.set(line.name, line);
+    }
+    if (named.size < 2) return null;
+    return element("div", {class: "legend", role: "group", "aria-label": "Shown in this figure"}, ...[...named].map(([name, line]) => {
+      const swatch = element("span", {class: "swatch", "aria-hidden": "true"});
+      swatch.style.background = shade(line.color, {ink: "var(--ink)"});
+      const button = element("button", {type: "button", "aria-pressed": "true"}, swatch, name);
+      button.addEventListener("click", () => {
+        const off = state.hidden.has(name);
+        state.hidden[off ? "delete" : "add"](name);
+        button.setAttribute("aria-pressed", String(off));
+        show(state);
+      });
+      return button;
+    }));
+  }
+
+  function chooser(state) {
+    if (state.plot.panels.length <= CHOOSE_FROM) return null;
+    state.choice = 0;
+    const select = element("select", {}, ...state.plot.panels.map((panel, i) => element("option", {value: i}, panel.title)));
+    select.addEventListener("change", () => { state.choice = Number(select.value); show(state); });
+    return element("label", {class: "chooser"}, "Show ", select);
+  }
+
+  async function draw(figure) {
+    if (drawn.has(figure)) return;
+    const state = {plot: null, hidden: new Set(), choice: null, boxes: element("div", {class: "plots"})};
+    drawn.set(figure, state);
+    state.plot = await piece(figure.dataset.plot);
+    const zooming = element("span", {class: "zoom", role: "group", "aria-label": "Zoom"},
+      element("button", {type: "button", onclick: () => zoom(state, .5), "aria-label": "Zoom in"}, "+"),
+      element("button", {type: "button", onclick: () => zoom(state, 2), "aria-label": "Zoom out"}, "−"),
+      element("button", {type: "button", onclick: () => zoom(state, 0)}, "Reset zoom"));
+    const tools = element("div", {class: "tools"}, chooser(state), legend(state), zooming);
+    figure.querySelector(".drawing").replaceChildren(tools, state.boxes);
+    show(state);
+    figure.dataset.drawn = "yes";
+  }
+
+  const figures = [...document.querySelectorAll("figure[data-plot]")];
+  const near = new IntersectionObserver(entries => {
+    entries.filter(entry => entry.isIntersecting).forEach(entry => draw(entry.target));
+  }, {rootMargin: "400px"});
+  figures.forEach(figure => near.observe(figure));
+  const showAll = palette => drawn.forEach(state => state.plot && show(state, palette));
+  dark.addEventListener("change", () => showAll(colors()));
+  window.addEventListener("beforeprint", () => { figures.forEach(draw); showAll(colors(true)); });
+  window.addEventListener("afterprint", () => showAll(colors()));
+})();

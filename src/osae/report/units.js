@@ -1,0 +1,303 @@
+"use strict";
+// The unit browser: a list of units to sort, filter and search, and one unit beside its partners. Addresses are
+// #unit/SAE/UNIT. All text is inserted as text.
+
+(() => {
+  const root = document.getElementById("units");
+  if (!root) return;
+  const {element, piece} = osae;
+  const ROWS = 50;  // of the list on a page
+  const KINDS = ["Strongest", "Across its range, from the top", "Random"];
+  const FEW = 4;  // contexts of a partner that are shown at once
+  const find = name => root.querySelector(`[data-part="${name}"]`);
+  const state = {sae: 0, sort: null, way: 1, query: "", page: 0, rows: [], selected: -1};
+  let index = null;
+  let lower = [];  // the vocabulary in lower case
+
+  // --- numbers and tokens ---
+
+  function write(column, value) {
+    if (value === null || value === undefined) return "–";
+    if (column.format === "fixed") return value.toFixed(column.digits);
+    if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5)) return value.toExponential(column.digits - 1);
+    return String(Number(value.toPrecision(column.digits)));
+  }
+
+  const tokenText = number => number < 0 ? "" : index.vocabulary[number];
+  const legible = text => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
+
+  function chip(number) {
+    return element("span", {class: "token"}, legible(tokenText(number)));
+  }
+
+  // --- the list ---
+
+  function tokensMatching(query) {
+    const wanted = new Uint8Array(lower.length);
+    for (let i = 0; i < lower.length; i++) wanted[i] = lower[i].includes(query) ? 1 : 0;
+    return wanted;
+  }
+
+  function readFilters() {
+    return [...find("filters").querySelectorAll(".filter")].map(row => {
+      const [low, high] = [...row.querySelectorAll("input")].map(input => input.value === "" ? null : Number(input.value));
+      return {scores: index.saes[state.sae].scores[row.querySelector("select").value], low, high};
+    }).filter(filter => filter.scores && (filter.low !== null || filter.high !== null));
+  }
+
+  function passes(filter, row) {
+    const value = filter.scores[row];
+    return value !== null && (filter.low === null || value >= filter.low) && (filter.high === null || value <= filter.high);
+  }
+
+  function select() {
+    const sae = index.saes[state.sae], query = state.query.toLowerCase(), filters = readFilters();
+    const wanted = query && sae.tokens ? tokensMatching(query) : null;
+    const rows = [];
+    for (let row = 0; row < sae.unit.length; row++) {
+      const named = query && String(sae.unit[row]) === query;
+      const hit = !query || named || (wanted && sae.tokens[row].some(token => wanted[token]));
+      if (hit && filters.every(filter => passes(filter, row))) rows.push(row);
+    }
+    if (state.sort !== null) {
+      const scores = sae.scores[state.sort];
+      rows.sort((a, b) => {
+        if (scores[a] === null || scores[b] === null) return (scores[a] === null) - (scores[b] === null);
+        return state.way * (scores[a] - scores[b]) || a - b;
+      });
+    } else if (state.way < 0) rows.reverse();
+    return rows;
+  }
+
+  function refresh() {
+    performance.mark("osae-select");
+    state.rows = select();
+    state.page = Math.max(0, Math.floor(state.rows.indexOf(state.selected) / ROWS));
+    renderList();
+    performance.measure("osae-select", "osae-select");
+  }
+
+  function renderHead() {
+    const sae = index.saes[state.sae];
+    const heads = [{key: null, title: "Unit", meaning: "Place of the unit in the dictionary"}, ...sae.columns].map(column => {
+      const sorted = state.sort === column.key ? (state.way > 0 ? "ascending" : "descending") : "none";
+      const button = element("button", {type: "button", title: column.meaning, onclick: () => sortBy(column.key)}, column.title);
+      return element("th", {scope: "col", "aria-sort": sorted}, button);
+    });
+    if (sae.tokens) heads.push(element("th", {scope: "col"}, "Fires most on"));
+    find("head").replaceChildren(...heads);
+  }
+
+  function sortBy(key) {
+    const first = key === null ? 1 : -1;
+    state.way = state.sort === key ? -state.way : first;
+    state.sort = key;
+    refresh();
+    find("head").querySelectorAll("button")[[null, ...index.saes[state.sae].columns.map(c => c.key)].indexOf(key)].focus();
+  }
+
+  function renderList() {
+    renderHead();
+    const sae = index.saes[state.sae], from = state.page * ROWS, shown = state.rows.slice(from, from + ROWS);
+    find("body").replaceChildren(...shown.map(row => renderRow(sae, row)));
+    const total = state.rows.length;
+    find("count").textContent = total === 0 ? "no unit" : `${from + 1}–${from + shown.length} of ${total.toLocaleString("en")} units`;
+    find("previous").disabled = state.page === 0;
+    find("next").disabled = from + ROWS >= total;
+  }
+
+  function renderRow(sae, row) {
+    const link = element("a", {href: `#unit/${state.sae}/${sae.unit[row]}`}, String(sae.unit[row]));
+    const cells = sae.columns.map(column => element("td", {}, write(column, sae.scores[column.key][row])));
+    if (sae.tokens) cells.push(element("td", {class: "tokens"}, ...sae.tokens[row].slice(0, 5).map(chip)));
+    const made = element("tr", {"data-row": row, onclick: () => { location.hash = link.hash; }}, element("th", {scope: "row"}, link), ...cells);
+    if (row === state.selected) made.setAttribute("aria-current", "true");
+    return made;
+  }
+
+  function turn(pages) {
+    state.page = Math.min(Math.max(0, state.page + pages), Math.max(0, Math.ceil(state.rows.length / ROWS) - 1));
+    renderList();
+  }
+
+  function addFilter() {
+    const number = word => element("input", {type: "number", step: "any", placeholder: word, "aria-label": word, oninput: refresh});
+    const columns = index.saes[state.sae].columns.map(column => element("option", {value: column.key}, column.title));
+    const row = element("div", {class: "filter"},
+      element("select", {"aria-label": "Filter by", onchange: refresh}, ...columns), number("at least"), number("at most"),
+      element("button", {type: "button", "aria-label": "Remove this filter", onclick: () => { row.remove(); refresh(); }}, "×"));
+    find("filters").append(row);
+    row.querySelector("select").focus();
+  }
+
+  // --- one unit ---
+
+  function heat(level) {
+    const span = element("span", {class: "piece"});
+    if (level > 0) span.style.setProperty("--level", (level / 35).toFixed(2));
+    if (level > 0) span.classList.add("active");
+    return span;
+  }
+
+  function renderContext(context, before) {
+    const [, strength, document_, position, tokens, levels] = context;
+    const shown = element("p", {class: "context", title: `activation ${strength}, document ${document_}, position ${position}`});
+    tokens.forEach((token, place) => {
+      if (token < 0) return;
+      const span = heat(parseInt(levels[place], 36));
+      span.textContent = tokenText(token).replaceAll("\n", "⏎");
+      if (place === before) span.classList.add("at");
+      shown.append(span);
+    });
+    return shown;
+  }
+
+  function renderContexts(held, before, few) {
+    return KINDS.map((title, kind) => {
+      const mine = held.filter(context => context[0] === kind).map(context => renderContext(context, before));
+      if (!mine.length) return null;
+      if (kind === 0 && !few) return element("div", {}, element("h5", {}, title), ...mine);
+      const open = kind === 0 ? mine.splice(0, FEW) : [];
+      const rest = mine.length ? element("details", {}, element("summary", {}, kind === 0 ? `${mine.length} more` : title), ...mine) : null;
+      return element("div", {}, kind === 0 ? element("h5", {}, title) : null, ...open, rest);
+    });
+  }
+
+  function renderTokens(held) {
+    const rows = held.slice(0, 8).map(([token, count, share, of]) => element("li", {}, chip(token),
+      ` ${(100 * share).toFixed(0)} % of its activation, fires on ${count.toLocaleString("en")} of ${of.toLocaleString("en")}`));
+    return rows.length ? element("details", {}, element("summary", {}, "Tokens"), element("ul", {class: "plain"}, ...rows)) : null;
+  }
+
+  function renderLens(lens) {
+    if (!lens) return null;
+    const line = (word, tokens) => element("p", {class: "lens"}, `${word} `, ...tokens.map(chip));
+    return element("div", {}, element("h5", {}, "Logit lens"), line("raises", lens[0]), line("lowers", lens[1]));
+  }
+
+  function renderPositions(shares) {
+    if (!shares) return null;
+    const most = Math.max(...shares, 1e-12);
+    const bars = shares.map(share => { const bar = element("span"); bar.style.height = `${Math.round(100 * share / most)}%`; return bar; });
+    const words = shares.map(share => `${(100 * share).toPrecision(2)} %`).join(", ");
+    return element("div", {}, element("h5", {}, "Fires in each eighth of a context"),
+      element("div", {class: "positions", role: "img", "aria-label": words, title: words}, ...bars));
+  }
+
+  function renderScores(sae, row) {
+    return element("dl", {class: "scores"}, ...sae.columns.map(column => element("div", {},
+      element("dt", {title: column.meaning}, column.title), element("dd", {}, write(column, sae.scores[column.key][row])))));
+  }
+
+  async function renderCard(place, unit, note, main) {
+    const sae = index.saes[place], row = sae.rowOf.get(unit);
+    const title = main ? `Unit ${unit} of ${sae.name}` : `${sae.name}, unit ${unit}`;
+    const head = element("h4", {}, main ? title : element("a", {href: `#unit/${place}/${unit}`}, title));
+    const card = element("article", {class: main ? "card main" : "card", "data-unit": `${place}/${unit}`}, head);
+    if (note) card.append(element("p", {class: "small"}, note));
+    if (main && row !== undefined) card.append(renderScores(sae, row));
+    if (!sae.contexts) {
+      card.append(element("p", {class: "small"}, "No contexts: `osae contexts` collects them."));
+      return card;
+    }
+    const held = (await piece(`units-${place}-${Math.floor(unit / sae.per_piece)}`))[unit % sae.per_piece];
+    if (!held.contexts.length) card.append(element("p", {class: "small"}, "It never fires on this text."));
+    else card.append(...[...renderContexts(held.contexts, sae.before, !main), renderTokens(held.tokens),
+      renderLens(held.lens), main ? renderPositions(held.positions) : null].filter(Boolean));
+    return card;
+  }
+
+  function partnersOf(place, row) {
+    return index.saes[place].partners.map(partner => {
+      const unit = partner.unit[row];
+      if (unit === null) return null;
+      const found = partner.found ? (partner.found[row] ? "; found again" : "; not found again") : "";
+      return [partner.sae, unit, `cosine ${partner.cosine[row].toFixed(3)}${found}`];
+    }).filter(Boolean);
+  }
+
+  function splitsOf(place, unit) {
+    const parts = [];
+    for (const split of index.splits) {
+      if (split.sae === place && split.unit === unit) {
+        split.units.forEach((part, i) => parts.push([split.other, part, `part ${i + 1} of ${split.units.length}: cosine ${split.cosines[i].toFixed(3)}`]));
+      } else if (split.other === place && split.units.includes(unit)) {
+        parts.push([split.sae, split.unit, `one unit there, ${split.units.length} here: ${split.units.join(", ")}`]);
+      }
+    }
+    return parts;
+  }
+
+  async function open(place, unit) {
+    const row = index.saes[place].rowOf.get(unit);
+    if (place !== state.sae) { state.sae = place; find("sae").value = place; find("filters").replaceChildren(); state.sort = null; state.way = 1; }
+    state.selected = row === undefined ? -1 : row;
+    if (!state.rows.includes(state.selected)) { state.query = find("search").value = ""; find("filters").replaceChildren(); }
+    const listed = root.querySelector(".list").contains(document.activeElement);
+    refresh();
+    if (listed) find("body").querySelector("[aria-current] a")?.focus({preventScroll: true});  // its row was drawn anew
+    const others = row === undefined ? [] : partnersOf(place, row);
+    const seen = new Set(others.map(([sae, number]) => `${sae}/${number}`));
+    const parts = splitsOf(place, unit).filter(([sae, number]) => !seen.has(`${sae}/${number}`));
+    const wanted = [[place, unit, "", true], ...others, ...parts];
+    const cards = await Promise.all(wanted.map(([sae, number, note, main]) => renderCard(sae, number, note, Boolean(main))));
+    if (location.hash !== `#unit/${place}/${unit}`) return;  // another one was opened meanwhile
+    find("detail").replaceChildren(...cards);
+    root.dataset.open = `${place}/${unit}`;
+    find("body").querySelector("[aria-current]")?.scrollIntoView({block: "nearest"});
+  }
+
+  function follow() {
+    const parts = location.hash.match(/^#unit\/(\d+)\/(\d+)$/);
+    if (!parts) return;
+    const [place, unit] = [Number(parts[1]), Number(parts[2])], sae = index.saes[place];
+    if (!sae || unit >= sae.total) return;
+    open(place, unit).catch(error => find("detail").replaceChildren(element("p", {role: "alert"}, error.message)));
+  }
+
+  // --- keyboard: up and down (or k and j) open the next unit, p its partner, / goes to the search ---
+
+  function move(steps) {
+    const at = state.rows.indexOf(state.selected);
+    const next = state.rows[Math.min(Math.max(0, at + steps), state.rows.length - 1)];
+    if (next === undefined) return;
+    location.hash = `#unit/${state.sae}/${index.saes[state.sae].unit[next]}`;
+  }
+
+  function press(event) {
+    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const steps = {ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: ROWS, PageUp: -ROWS, Home: -1e9, End: 1e9}[event.key];
+    if (steps !== undefined && event.target.closest('[data-part="detail"]') && event.key.length > 1) return;  // scrolls there
+    if (steps !== undefined) move(steps);
+    else if (event.key === "/") find("search").focus();
+    else if (event.key === "p") find("detail").querySelector(".card:not(.main) h4 a")?.click();
+    else return;
+    event.preventDefault();
+  }
+
+  // --- start ---
+
+  async function start() {
+    index = await piece("units");
+    lower = index.vocabulary.map(text => text.toLowerCase());
+    for (const sae of index.saes) {
+      sae.rowOf = new Map(sae.unit.map((unit, row) => [unit, row]));
+      find("sae").append(element("option", {value: index.saes.indexOf(sae)}, sae.name));
+    }
+    find("sae").addEventListener("change", event => {
+      location.hash = `#unit/${event.target.value}/${index.saes[event.target.value].unit[0]}`;
+    });
+    find("search").addEventListener("input", event => { state.query = event.target.value.trim(); state.page = 0; refresh(); });
+    find("add").addEventListener("click", addFilter);
+    find("previous").addEventListener("click", () => turn(-1));
+    find("next").addEventListener("click", () => turn(1));
+    root.addEventListener("keydown", press);
+    window.addEventListener("hashchange", follow);
+    state.rows = select();
+    renderList();
+    if (location.hash.startsWith("#unit/")) { root.scrollIntoView(); follow(); }
+    root.dataset.ready = "yes";
+  }
+
+  start().catch(error => find("detail").replaceChildren(element("p", {role: "alert"}, error.message)));
+})();
