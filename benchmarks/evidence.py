@@ -7,10 +7,13 @@ experiment replaces its folder in evidence/, then tables and pages are written a
 needs activations, and has a script of its own: evidence/lm/commands.sh.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import ROOT
@@ -45,6 +48,25 @@ def keep(source: Path, folder: Path) -> None:
         (folder / "figures").rmdir()
 
 
+def describe_left(names: Sequence[str], evidence: Path, workers: int) -> str:
+    """Return how long these experiments take, as far as the kept results say how long they took.
+
+    Kept results may have fewer seeds than an experiment now asks for: their seconds are scaled.
+    """
+    known, unknown = 0.0, []
+    for name in names:
+        file = evidence / name / "results.json"
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if (seconds := found.get("training_seconds")) is None:
+            unknown.append(name)
+        else:
+            words = EXPERIMENTS[name]
+            seeds = int(words[words.index("--seeds") + 1]) if "--seeds" in words else len(found["seeds"])
+            known += seconds * seeds / max(len(found["seeds"]), 1)
+    left = f"about {known / workers / 60:.0f} minutes left"
+    return f"{left}, not counting {', '.join(unknown)}" if unknown else left
+
+
 def main(names: list[str]) -> None:
     """Run the named experiments, or all of them, one after the other."""
     if unknown := [name for name in names if name not in EXPERIMENTS]:
@@ -52,7 +74,8 @@ def main(names: list[str]) -> None:
     chosen, started = names or list(EXPERIMENTS), time.monotonic()
     for count, name in enumerate(chosen, 1):
         minutes = (time.monotonic() - started) / 60
-        print(f"evidence: {name}, {count} of {len(chosen)}, after {minutes:.0f} minutes", flush=True)
+        left = describe_left(chosen[count - 1 :], ROOT / "evidence", os.cpu_count() or 1)
+        print(f"evidence: {name}, {count} of {len(chosen)}, after {minutes:.0f} minutes, {left}", flush=True)
         words = ["reproduce", name, *EXPERIMENTS[name], "--out", str(RUNS / name)]
         subprocess.run([sys.executable, "-m", "osae", *words], cwd=ROOT, check=True)
         keep(ROOT / RUNS / name, ROOT / "evidence" / name)

@@ -263,6 +263,13 @@ MEASURES: dict[str, Measure] = {
             of=("reconstruction", "method", "contexts"),
         ),
         Measure(
+            "unused",
+            "Unused",
+            "share of unused units in a group",
+            "Share of units that never fire on held-out text, in the group that ends at this place.",
+            of=("method",),
+        ),
+        Measure(
             "spliced",
             "CE",
             "cross-entropy with the SAE spliced in",
@@ -475,6 +482,20 @@ MEASURES: dict[str, Measure] = {
             of=("method",),
         ),
         Measure(
+            "novel_of_firing",
+            "Novel, of firing",
+            "share of firing units that lower the error",
+            "Share of the larger SAE's units that lower the smaller one's error, among those that fire.",
+            of=("method",),
+        ),
+        Measure(
+            "reconstruction_of_firing",
+            "Reconstruction, of firing",
+            "share of firing units that raise the error",
+            "Share of the larger SAE's units that raise the smaller one's error, among those that fire.",
+            of=("method",),
+        ),
+        Measure(
             "share_of_error",
             "Error removed",
             "share of the smaller SAE's error removed",
@@ -616,6 +637,8 @@ AGAINST = {
     "gain": ("by gain", "by gain"),
     "codes": ("best codes", "with the best codes"),
     "free": ("all free", "with everything free"),
+    "texts": ("two texts", "of the same seed on two texts"),
+    "start": ("own start", "with the own start"),
 }
 
 

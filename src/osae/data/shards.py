@@ -33,9 +33,12 @@ SCHEMA = 1
 KIND = "activations"
 MANIFEST = "manifest.json"
 TENSOR = "activations"
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
 DType = Literal["float32", "float16", "bfloat16"]
+DTYPES: dict[DType, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 RowBlock = Array | Mapping[str, Array]
 
 

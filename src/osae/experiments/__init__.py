@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from osae.experiments.lm.options import LMOptions
+from osae.experiments.lm.options import LMOptions, StartOptions
 from osae.experiments.options import ExperimentOptions
 from osae.experiments.worlds.options import (
     BudgetOptions,
@@ -108,6 +108,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "consistency across seeds and texts on a language model",
             LMOptions,
             _run_of("lm.experiment"),
+        ),
+        Experiment(
+            "lm-start",
+            "how far SAEs from noise leave their start, by learning rate, with AuxK and without",
+            StartOptions,
+            _run_of("lm.start"),
         ),
     )
 }

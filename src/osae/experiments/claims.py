@@ -16,6 +16,7 @@ from osae.results.lm import LMResult
 HOLDS, PARTLY, FAILS = "holds", "holds in part", "does not hold here"
 UNDECIDED, UNTESTED = "undecided", "cannot be tested here"
 TRUE, FALSE = "true", "false"
+LM_START = "lm-start"  # the study of the start; its results have the type of those on worlds
 
 R = TypeVar("R", bound=ExperimentResult)
 
@@ -104,6 +105,10 @@ def judge_result(result: ExperimentResult) -> tuple[Claim, ...]:
         from osae.experiments.lm.claims import judge_lm
 
         return judge_lm(result)
+    if result.experiment == LM_START:
+        from osae.experiments.lm.start_claims import judge_start
+
+        return judge_start(result)
     from osae.experiments.worlds.claims import judge_world
 
     return judge_world(result)

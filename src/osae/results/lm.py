@@ -10,6 +10,7 @@ from osae.results.codec import doc, flat, optional
 from osae.results.experiment import ExperimentResult, MethodRow, Section
 
 SHARES = ("novel", "reconstruction", "unchanged")
+SHARES_OF_FIRING = ("novel_of_firing", "reconstruction_of_firing")  # among the units that fire
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,14 @@ class StitchingTable:
     small: int = doc("units of the smaller SAE")
     large: int = doc("units of the larger SAE")
     rows: tuple[MethodRow, ...] = doc("one row per method")
+    start: str | None = optional("kind of start of all SAEs")
 
     def section(self) -> Section:
         """Return the table with its heading."""
         title = f"Stitching: shares of {self.large} units by what each does in an SAE of {self.small}"
-        return Section(title, self.rows, columns=SHARES)
+        known = {key for row in self.rows for key in row.measures}
+        firing = tuple(key for key in SHARES_OF_FIRING if key in known)  # absent in files of release 0.1.0
+        return Section(title, self.rows, columns=SHARES + firing)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class RateTrial:
     method: str = doc("name of the recipe")
     rate: float = doc("learning rate")
     explained_variance: float = doc("share of the variance explained on rows set aside for this")
+    start: str = doc("kind of start", default="data")
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,7 +151,9 @@ class LMResult(ExperimentResult):
     chance_curves: Curves = doc("levels of unrelated dictionaries, by measure", default_factory=dict)
     stitching: StitchingTable | None = doc("shares of stitched units, null if none were", default=None)
     trials: tuple[RateTrial, ...] = doc("trials of learning rates", default=())
-    rates: Mapping[str, float] = doc("learning rates by method", default_factory=dict)
+    rates: Mapping[str, Mapping[str, float]] = doc(
+        "learning rates by kind of start and method", default_factory=dict
+    )
 
     def places(self) -> list[Place]:
         """Return where SAEs were trained."""
@@ -171,7 +178,7 @@ class LMResult(ExperimentResult):
     @staticmethod
     def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
         """Return what release 0.1.0 wrote in the layout of this one."""
-        return upgrade(data) if "crossed" in data else data
+        return _upgrade_rates(upgrade(data) if "crossed" in data else data)
 
 
 # --- what release 0.1.0 wrote: places and methods in one text, such as "osae, wikipedia, noise" -------
@@ -200,6 +207,15 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
         "chance_curves": {"stability": _upgrade_curve(chance["stability"]), "orderedness": flat_chance},
         "stitching": table,
     }
+
+
+def _upgrade_rates(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the result with rates by start: those tried from one kind of start were used from all."""
+    rates, starts = data.get("rates") or {}, [one["place"]["start"] for one in data.get("curves") or ()]
+    if not starts or any(isinstance(found, Mapping) for found in rates.values()):
+        return data
+    trials = [{"start": starts[0]} | trial for trial in data.get("trials") or ()]
+    return {**data, "rates": dict.fromkeys(starts, rates), "trials": trials}
 
 
 def _place(text: str) -> dict[str, str]:

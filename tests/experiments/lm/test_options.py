@@ -27,6 +27,8 @@ OUT = Path("runs")
         ({"data": ("a=1", "a=2")}, "two texts are called 'a'"),
         ({"data": ("a=1",), "model": "gpt2"}, "--model applies to harvesting"),
         ({"data": ("a=1",), "rows": 100}, "--rows applies to harvesting"),
+        ({"mix": 0.3}, "--mix 0.3: give a share from 0.5 to below 1"),
+        ({"stitch_units": 16, "k": 32}, "--k 32 exceeds the 16 units of --stitch-units"),
     ],
 )
 def test_bad_requests_are_refused(options, message):

@@ -11,7 +11,7 @@ from osae.data.packaged import find_packaged_model, write_packaged_texts
 from osae.data.places import check_place
 from osae.data.shards import Shards, is_shards
 from osae.data.text import Text, TextFiles, check_readable
-from osae.experiments.lm.options import LMOptions, parse_names
+from osae.experiments.lm.options import ActivationOptions, parse_names
 from osae.progress import Progress
 
 HELD_OUT_SHARE = 16  # one row is held out for this many training rows
@@ -24,10 +24,15 @@ PARTS: tuple[Part, ...] = ("train", "held-out")
 
 @dataclass(frozen=True)
 class TextShards:
-    """One text's activations: to train on, and held out."""
+    """One text's activations: to train on, and held out; by seed, if each trains on documents of its own."""
 
     train: Path
     held_out: Path
+    by_seed: tuple[Path, ...] = ()
+
+    def training_rows(self, seed: int | None = None) -> Path:
+        """Return what a seed trains on; None for what belongs to none of them."""
+        return self.by_seed[seed % len(self.by_seed)] if self.by_seed and seed is not None else self.train
 
     def is_there(self) -> bool:
         """Return whether both have been harvested."""
@@ -53,7 +58,7 @@ class Origin:
     texts: dict[str, Text]
 
 
-def collect_activations(options: LMOptions, rows: int, progress: Progress) -> dict[str, TextShards]:
+def collect_activations(options: ActivationOptions, rows: int, progress: Progress) -> dict[str, TextShards]:
     """Return the activations of the texts, harvested where they are not already there."""
     if options.data:
         return {
@@ -74,7 +79,7 @@ def collect_activations(options: LMOptions, rows: int, progress: Progress) -> di
     return folders
 
 
-def choose_origin(options: LMOptions) -> Origin:
+def choose_origin(options: ActivationOptions) -> Origin:
     """Return the model, the layer and the texts that the options name."""
     known = options.known()
     packaged = find_packaged_model() if options.setting is None and options.model is None else None
@@ -98,7 +103,7 @@ def _check_text(name: str, text: Text) -> None:
 
 
 def _harvest_all(
-    origin: Origin, folders: dict[str, TextShards], rows: int, options: LMOptions, progress: Progress
+    origin: Origin, folders: dict[str, TextShards], rows: int, options: ActivationOptions, progress: Progress
 ) -> None:
     """Harvest what is missing; the model is opened once, and only if it is needed."""
     model = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from osae.data.shards import Shards
 from osae.experiments.claims import add_claims
-from osae.experiments.lm.activations import collect_activations
+from osae.experiments.lm.activations import TextShards, collect_activations
 from osae.experiments.lm.figures import draw_figures
 from osae.experiments.lm.measuring import (
     BOTH,
@@ -18,12 +18,13 @@ from osae.experiments.lm.measuring import (
     measure_crossings,
     measure_row,
     measure_seeds,
-    measure_stitching,
     measure_training,
 )
-from osae.experiments.lm.options import LMOptions
+from osae.experiments.lm.mixing import mix_texts, split_for_seeds
+from osae.experiments.lm.options import ActivationOptions, LMOptions
 from osae.experiments.lm.plan import Plan, count_text_rows, make_plan
 from osae.experiments.lm.shelf import Shelf, choose_rates, try_rates
+from osae.experiments.lm.stitching import measure_stitching
 from osae.experiments.options import ENOUGH_SEEDS
 from osae.progress import Progress
 from osae.results.experiment import Section
@@ -35,8 +36,20 @@ SHOWN_LENGTHS = (64, 256, 1024)
 def run(options: LMOptions, progress: Progress) -> LMResult:
     """Return what the experiment finds on the activations that the options name."""
     plan = make_plan(options)
-    texts = collect_activations(options, count_text_rows(options), progress)
+    texts = prepare_texts(options, progress)
+    if options.own_documents:
+        texts = split_for_seeds(texts, plan.seeds, options.out / "activations", progress)
     return run_plan(replace(plan, texts=texts), progress)
+
+
+def prepare_texts(options: ActivationOptions, progress: Progress) -> dict[str, TextShards]:
+    """Return the activations of the texts, or of their mixtures."""
+    texts = collect_activations(options, count_text_rows(options), progress)
+    if options.mix is None:
+        return texts
+    if len(texts) < 2:
+        raise ValueError(f"--mix needs two texts, and there is {', '.join(texts)}: give another.")
+    return mix_texts(texts, options.mix, options.out / "activations", progress)
 
 
 def run_plan(plan: Plan, progress: Progress) -> LMResult:
@@ -57,7 +70,7 @@ def run_plan(plan: Plan, progress: Progress) -> LMResult:
     result = LMResult(
         experiment="lm",
         title="Language model: consistency across seeds and texts",
-        world=_describe(plan),
+        world=describe_plan(plan),
         seeds=tuple(range(plan.seeds)),
         columns=_choose_columns(plan),
         sections=tuple(sections),
@@ -109,7 +122,7 @@ def _too_few(seeds: int) -> str:
     return f"{seeds} seeds are one pair, too few for verdicts: ask for {ENOUGH_SEEDS} or more."
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
+def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return the data and the sizes, without paths."""
     texts = {}
     for name, text in plan.texts.items():
@@ -120,6 +133,8 @@ def _describe(plan: Plan) -> dict[str, Any]:
             "layer": model.get("layer"),
             "rows": Shards(text.train).rows,
             "held_out_rows": Shards(text.held_out).rows,
+            **({"mixture": manifest["mixture"]} if "mixture" in manifest else {}),
+            **({"rows_by_seed": [Shards(path).rows for path in text.by_seed]} if text.by_seed else {}),
             "files": [file["file"] for file in about.get("files", [])] or about.get("dataset", ""),
         }
     sizes = {"units": plan.units, "k": plan.k, "tokens": plan.tokens, "batch": plan.batch}

@@ -1,12 +1,13 @@
 """The figures of the language-model part, each with its numbers as CSV beside it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from osae.files import atomic_write
-from osae.results.base import csv_text
-from osae.results.experiment import Figure
+from osae.results.base import Interval, csv_text
+from osae.results.experiment import Figure, MethodRow, Section
 from osae.results.lm import (
     SHARES,
     Curve,
@@ -147,11 +148,42 @@ def _draw_stitching(table: StitchingTable, out: Path) -> Figure:
     from osae.report import figures
 
     file = FOLDER / "stitching.png"
-    figures.bars_with_intervals(table.rows, SHARES, out / file, title="Stitching")
-    records = [{"method": row.method} | {key: row.mean(key) for key in SHARES} for row in table.rows]
+    keys = table.section().columns or SHARES
+    figures.bars_with_intervals(table.rows, keys, out / file, title="Stitching")
+    records = [{"method": row.method} | {key: row.mean(key) for key in keys} for row in table.rows]
     _write_csv(records, out / file.with_suffix(".csv"))
     caption = "Units of a larger SAE, one at a time in the smaller one: what they do to its error."
     return Figure(file.as_posix(), caption)
+
+
+def draw_start(sections: Sequence[Section], ends: Sequence[int], out: Path) -> Iterator[Figure]:
+    """Draw the study of the start: agreement against the learning rate, and unused units by place."""
+    from osae.report import figures
+
+    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    named = [replace(section, rows=tuple(_name_rows(section))) for section in sections]
+    file = FOLDER / "start-rates.png"
+    keys = ("orderedness_texts", "stability_texts", "orderedness_start", "stability_start")
+    words = "Agreement of the same seed on two texts, and with the own start"
+    figures.sweep(named, keys, out / file, title=words, x_label="learning rate", log_x=True)
+    yield Figure(file.as_posix(), f"{words}, against the learning rate: mean and 95 % interval over seeds.")
+    panels: dict[str, dict[str, Sequence[tuple[float, Interval | None]]]] = {}
+    for section in named:
+        for row in section.rows:
+            line = [(float(end), row.interval(f"unused_{end}")) for end in ends]
+            panels.setdefault(row.method, {})[f"rate {section.x:g}"] = line
+    file = FOLDER / "start-unused.png"
+    words = "Unused units by place in the dictionary"
+    figures.panels_by_method(
+        panels, "unused", out / file, title=words, x_label="end of the group of units", log_x=True
+    )
+    yield Figure(file.as_posix(), f"{words}: share of each group that never fires on held-out text.")
+
+
+def _name_rows(section: Section) -> Iterator[MethodRow]:
+    """Yield the rows of a section, with whether they were trained with AuxK in their names."""
+    for row in section.rows:
+        yield replace(row, method=f"{row.method}, {section.title.partition(', ')[2]}")
 
 
 def file_name(*parts: object) -> str:

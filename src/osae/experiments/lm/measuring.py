@@ -1,8 +1,7 @@
-"""What is measured of the trained SAEs: agreement by prefix length, error on held-out text, stitching."""
+"""What is measured of the trained SAEs: agreement by prefix length, and error on held-out text."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import joblib
@@ -11,30 +10,17 @@ from torch import Tensor
 
 from osae import metrics, passes
 from osae.config import to_json
-from osae.experiments.jobs import Job, train_all
 from osae.experiments.lm.plan import Plan
 from osae.experiments.lm.shelf import Group, Shelf
-from osae.experiments.methods import BATCHTOPK, MATRYOSHKA_RANDOM, OSAE, OSAE_PAPER, UNTRAINED
-from osae.experiments.published import STITCHING
+from osae.experiments.methods import UNTRAINED
 from osae.measures import measures_of
 from osae.metrics.statistics import crossed_interval, pairs_interval, runs_interval
 from osae.model import SAE
-from osae.progress import Progress
 from osae.recipes import Recipe
 from osae.results.base import Interval
 from osae.results.experiment import MethodRow
-from osae.results.lm import (
-    SHARES,
-    CrossedMoment,
-    Crossing,
-    Curve,
-    Curves,
-    Moment,
-    Progression,
-    StitchingTable,
-)
+from osae.results.lm import CrossedMoment, Crossing, Curve, Curves, Moment, Progression
 
-STITCHED = (BATCHTOPK, MATRYOSHKA_RANDOM, OSAE_PAPER, OSAE)
 BOTH = ("stability", "orderedness")
 MEASURES = tuple(
     measure.key for measure in measures_of("prefix") if measure.key in metrics.PrefixConsistency._fields
@@ -189,32 +175,3 @@ def chance_curves(shelf: Shelf) -> dict[str, Curve]:
         "stability_isotropic": Curve(plan.lengths, tuple(level.stability for level in isotropic)),
         "orderedness": Curve(plan.lengths, (0.0,) * len(fitted), tuple(-one for one in spread), spread),
     }
-
-
-# --- stitching --------------------------------------------------------------------------------------
-
-
-def measure_stitching(shelf: Shelf, progress: Progress) -> StitchingTable | None:
-    """Return what a larger SAE of the same method adds to the first seed's, on held-out text."""
-    plan = shelf.plan
-    methods = [method for method in STITCHED if method in plan.methods]
-    if not plan.stitch or not methods:
-        return None
-    place, units = shelf.places[0], plan.stitch * plan.units
-    task, source = plan.task(units=units), plan.source(place.text)
-    recipes = [plan.recipe(method, place.start, shelf.rates[method], task) for method in methods]
-    larger = {f"{one.name}-{units}": replace(one, name=f"{one.name}-{units}") for one in recipes}
-    method_of = dict(zip(larger, methods, strict=True))
-    jobs = [Job(one, plan.seeds, source, device=plan.device) for one in larger.values()]  # their own seed
-    x, rows = plan.texts[place.text].test_rows(), {}
-    for count, done in enumerate(train_all(jobs, plan.out / "larger" / place.start, workers=plan.workers), 1):
-        method = method_of[done.job.recipe.name]
-        progress(count, len(jobs), f"trained {method} with {units} units")
-        rows[method] = _stitch_row(method, shelf.group(place, method)[0], done.sae, x)
-    return StitchingTable(plan.units, units, tuple(rows[method] for method in methods))
-
-
-def _stitch_row(method: str, small: SAE, large: SAE, x: Tensor) -> MethodRow:
-    found = passes.stitch(small, large, x.split(passes.ROWS))
-    shares = {key: getattr(found, key) for key in SHARES}
-    return MethodRow(method, paper=STITCHING.get(method), measures=shares)

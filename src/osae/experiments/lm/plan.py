@@ -11,7 +11,7 @@ from osae.data.source import OnDisk
 from osae.devices import choose_device
 from osae.experiments.jobs import Job
 from osae.experiments.lm.activations import TextShards
-from osae.experiments.lm.options import RATES, LMOptions
+from osae.experiments.lm.options import RATES, ActivationOptions, LMOptions
 from osae.experiments.lm.settings import BATCH, GROUPS
 from osae.experiments.methods import DATA, LM_METHODS, NOISE, OSAE, OSAE_FROM_NOISE
 from osae.experiments.options import QUICK_SEEDS
@@ -19,7 +19,8 @@ from osae.metrics import default_prefixes
 from osae.recipes import Recipe, Task, recipe
 from osae.results.lm import Place
 
-MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # shares of training at which SAEs are kept
+MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 3 / 4, 7 / 8)  # shares of training at which SAEs are kept
+Rates = Mapping[str, Mapping[str, float]]  # learning rates, by start and method
 FROM_NOISE = {OSAE: OSAE_FROM_NOISE}  # methods that have a recipe of their own there
 
 
@@ -57,6 +58,8 @@ class Plan:
     rates: tuple[float, ...] = RATES
     tuning_tokens: int = 500_000
     stitch: int = 2  # the larger SAE has this many times the units; 0 for no stitching
+    stitch_units: int | None = None  # of the smaller SAE, if not those of the experiment
+    stitch_seeds: int = 1  # pairs of a smaller and a larger SAE
     workers: int = 2
     device: str = "cpu"
 
@@ -96,22 +99,23 @@ class Plan:
         name = FROM_NOISE.get(method, method) if start == NOISE else method
         return replace(alter(recipe(name, task, start=start), {"lr.peak": rate}), name=method)
 
-    def source(self, text: str) -> OnDisk:
-        """Return the activations of a text to train on."""
-        path = self.texts[text].train
+    def source(self, text: str, seed: int | None = None) -> OnDisk:
+        """Return the activations of a text that a seed trains on."""
+        path = self.texts[text].training_rows(seed)
         return OnDisk(str(path), Shards(path).provenance()["sha256"])
 
-    def jobs(self, place: Place, rates: Mapping[str, float]) -> Iterator[Job]:
+    def jobs(self, place: Place, rates: Rates) -> Iterator[Job]:
         """Yield the SAEs to train at a place."""
         moments = [int(share * self.tokens) // self.batch * self.batch for share in MOMENTS]
         snapshots = tuple(dict.fromkeys(moments))  # a short training run has fewer
-        task, source = self.task(), self.source(place.text)
+        task = self.task()
+        sources = [self.source(place.text, seed) for seed in range(self.seeds)]
         for seed, method in itertools.product(range(self.seeds), self.methods):
-            made = self.recipe(method, place.start, rates[method], task)
-            yield Job(made, seed, source, snapshots, self.device)
+            made = self.recipe(method, place.start, rates[place.start][method], task)
+            yield Job(made, seed, sources[seed], snapshots, self.device)
 
 
-def default_sizes(options: LMOptions) -> Sizes:
+def default_sizes(options: ActivationOptions) -> Sizes:
     """Return the sizes of a quick run, or of the setting."""
     known = options.known()
     if options.quick:
@@ -124,6 +128,20 @@ def make_plan(options: LMOptions) -> Plan:
 
     Everything else is checked first, because activations may take hours.
     """
+    known, sizes = options.known(), default_sizes(options)
+    return replace(
+        plan_sizes(options),
+        starts=options.starts or known.starts,
+        first_text_only=options.first_text_only,
+        rates=options.rates or (RATES[:1] if options.quick else RATES),
+        stitch=sizes.stitch if options.stitch is None else options.stitch,
+        stitch_units=options.stitch_units,
+        stitch_seeds=options.stitch_seeds,
+    )
+
+
+def plan_sizes(options: ActivationOptions) -> Plan:
+    """Return a plan with what every experiment on activations lets its users choose."""
     known, sizes, device = options.known(), default_sizes(options), choose_device(options.device)
     return Plan(
         options.out,
@@ -132,18 +150,14 @@ def make_plan(options: LMOptions) -> Plan:
         tokens=options.tokens or sizes.tokens,
         seeds=options.seeds or sizes.seeds,
         methods=options.methods,
-        starts=options.starts or known.starts,
-        first_text_only=options.first_text_only,
         batch=QUICK_BATCH if options.quick else known.batch,
         groups=known.groups,
-        rates=options.rates or (RATES[:1] if options.quick else RATES),
-        stitch=sizes.stitch if options.stitch is None else options.stitch,
         workers=options.workers if device == "cpu" else options.jobs or 1,
         device=device,
     )
 
 
-def count_text_rows(options: LMOptions) -> int:
+def count_text_rows(options: ActivationOptions) -> int:
     """Return how many activations to take of each text: no more than training sees."""
     sizes = default_sizes(options)
     return min(options.rows or sizes.rows, options.tokens or sizes.tokens)

@@ -1,16 +1,16 @@
 """The trained SAEs: learning rates tried, SAEs trained where they are missing, and read when asked for."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from osae import passes
-from osae.data.source import OnDisk, open_source
+from osae.data.source import open_source
 from osae.experiments.jobs import Job, train_all
-from osae.experiments.lm.plan import Plan
+from osae.experiments.lm.plan import Plan, Rates
 from osae.experiments.methods import TOPK, TOPK_SORTED, UNTRAINED
 from osae.model import SAE
 from osae.progress import Progress
@@ -23,42 +23,51 @@ Group = dict[int, SAE]  # by seed
 
 
 def try_rates(plan: Plan, progress: Progress) -> list[RateTrial]:
-    """Return a trial of every method at every rate, on the first text from the first kind of start.
+    """Return a trial of every method at every rate from every kind of start, on the first text.
 
     Nothing is tried if there is only one rate.
     """
     if len(plan.rates) == 1:
         return []
-    jobs, about = [], {}
-    task = plan.task(tokens=min(plan.tuning_tokens, plan.tokens))
-    source = plan.source(plan.first_text)
-    for method, rate in itertools.product(plan.methods, plan.rates):
-        tried = replace(plan.recipe(method, plan.starts[0], rate, task), name=f"{method}-{rate:g}")
-        jobs.append(Job(tried, TUNING_SEED, source, device=plan.device))
-        about[tried.name] = (method, rate)
-    x, trials = plan.texts[plan.first_text].tuning_rows(), []
-    for count, done in enumerate(train_all(jobs, plan.out / "trials", workers=plan.workers), 1):
-        method, rate = about[done.job.recipe.name]
-        explained = passes.reconstruct(done.sae, x.split(passes.ROWS)).explained_variance
-        trials.append(RateTrial(method, rate, explained))
-        progress(count, len(jobs), f"trial of {method} at {rate:g}: explains {explained:.3f}")
-    return sorted(trials, key=lambda trial: (plan.methods.index(trial.method), trial.rate))
-
-
-def choose_rates(plan: Plan, trials: list[RateTrial]) -> dict[str, float]:
-    """Return the rate of each method that explains most; the only one if none were tried."""
-    if not trials:
-        return dict.fromkeys(plan.methods, plan.rates[0])
-    mine = {method: [trial for trial in trials if trial.method == method] for method in plan.methods}
-    return {
-        method: max(tried, key=lambda trial: trial.explained_variance).rate for method, tried in mine.items()
+    trials: list[RateTrial] = []
+    x = plan.texts[plan.first_text].tuning_rows()
+    for start in plan.starts:
+        jobs = {job.name: (job, trial) for job, trial in _trials(plan, start)}
+        wanted = [job for job, _ in jobs.values()]
+        for count, done in enumerate(train_all(wanted, plan.out / "trials" / start, workers=plan.workers), 1):
+            trial = jobs[done.job.name][1]
+            explained = passes.reconstruct(done.sae, x.split(passes.ROWS)).explained_variance
+            trials.append(replace(trial, explained_variance=explained))
+            words = f"trial of {trial.method} from {start} at {trial.rate:g}: explains {explained:.3f}"
+            progress(count, len(wanted), words)
+    order = {
+        (start, method): i for i, (start, method) in enumerate(itertools.product(plan.starts, plan.methods))
     }
+    return sorted(trials, key=lambda trial: (order[trial.start, trial.method], trial.rate))
+
+
+def _trials(plan: Plan, start: str) -> Iterator[tuple[Job, RateTrial]]:
+    """Yield the training run of each trial from a start, and the trial without its outcome."""
+    task, source = plan.task(tokens=min(plan.tuning_tokens, plan.tokens)), plan.source(plan.first_text)
+    for method, rate in itertools.product(plan.methods, plan.rates):
+        made = replace(plan.recipe(method, start, rate, task), name=f"{method}-{rate:g}")
+        yield Job(made, TUNING_SEED, source, device=plan.device), RateTrial(method, rate, 0.0, start)
+
+
+def choose_rates(plan: Plan, trials: Sequence[RateTrial]) -> dict[str, dict[str, float]]:
+    """Return by start the rate of each method that explains most; the only one if none were tried."""
+    if not trials:
+        return {start: dict.fromkeys(plan.methods, plan.rates[0]) for start in plan.starts}
+    best: dict[str, dict[str, float]] = {start: {} for start in plan.starts}
+    for trial in sorted(trials, key=lambda trial: trial.explained_variance):
+        best[trial.start][trial.method] = trial.rate
+    return best
 
 
 class Shelf:
     """The trained SAEs, read when they are asked for: all of them at once may not fit into memory."""
 
-    def __init__(self, plan: Plan, rates: Mapping[str, float]):
+    def __init__(self, plan: Plan, rates: Rates):
         self.plan, self.rates = plan, rates
         self.places = plan.places()
         self.methods = [*plan.methods, UNTRAINED, *([TOPK_SORTED] if TOPK in plan.methods else [])]
@@ -104,8 +113,9 @@ class Shelf:
         """Return the SAEs with units in order of gain, on as many rows as `osae` is sorted by at its end."""
         orders = self._orders.setdefault(place, {})
         if not orders:
-            x = open_source(OnDisk(str(self.plan.texts[place.text].train))).block(0)
-            orders |= {seed: passes.order_units(sae, x.split(passes.ROWS)) for seed, sae in saes.items()}
+            for seed, sae in saes.items():
+                rows = open_source(self.plan.source(place.text, seed)).block(0)
+                orders[seed] = passes.order_units(sae, rows.split(passes.ROWS))
         return {seed: sae.reorder(orders[seed]) for seed, sae in saes.items()}
 
     def train(self, progress: Progress) -> None:

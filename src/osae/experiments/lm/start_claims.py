@@ -1,0 +1,114 @@
+"""What is said of SAEs and their start, by the paper and by us, held against the study of it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from osae.experiments.claims import UNTESTED, Statement, count_outcomes, judge, shift, weigh_statements
+from osae.experiments.methods import OSAE_PAPER
+from osae.metrics.statistics import difference, estimate
+from osae.results.experiment import Claim, ExperimentResult, MethodRow
+
+NEAR_ONE, SAME_SEED = 0.95, 0.75
+WITH, WITHOUT = "with AuxK", "without AuxK"
+Found = Iterator[tuple[Statement, str]]  # what is tested, and its numbers in words
+
+
+@dataclass(frozen=True)
+class StartClaim:
+    """A claim, and what finds its statements in the tables of one method by their headings."""
+
+    text: str
+    find: Callable[[dict[str, MethodRow]], Found]
+    method: str = OSAE_PAPER
+
+
+def judge_start(result: ExperimentResult) -> tuple[Claim, ...]:
+    """Return every claim, what was found, and the verdict."""
+    return tuple(_judge(claim, result) for claim in CLAIMS)
+
+
+def _judge(claim: StartClaim, result: ExperimentResult) -> Claim:
+    tables = {
+        section.title: section.by_method()[claim.method]
+        for section in sorted(result.sections, key=lambda section: section.x or 0.0)
+        if claim.method in section.by_method()
+    }
+    found = list(claim.find(tables))
+    if not found:
+        return Claim(claim.text, UNTESTED, f"`{claim.method}` was not trained in enough ways.")
+    tested = weigh_statements([statement for statement, _ in found])
+    words = "; ".join(words for _, words in found)
+    return Claim(claim.text, judge(tested), f"{words}. {count_outcomes(tested, 'comparison')}", tested)
+
+
+def find_same_seed(tables: dict[str, MethodRow]) -> Found:
+    """Yield whether the same seed reaches the paper's agreement across texts."""
+    for title, row in tables.items():
+        order, stable = row.interval("orderedness_texts"), row.interval("stability_texts")
+        parts = {
+            "orderedness": shift(estimate(order), -NEAR_ONE),
+            "stability": shift(estimate(stable), -SAME_SEED),
+        }
+        yield Statement(title, parts), f"{title}: {order.mean:.3f} and {stable.mean:.3f}"
+
+
+def find_own_start(tables: dict[str, MethodRow]) -> Found:
+    """Yield whether SAEs keep the order of their start."""
+    for title, row in tables.items():
+        order, stable = row.interval("orderedness_start"), row.interval("stability_start")
+        words = f"{title}: orderedness {order.mean:.3f}, stability {stable.mean:.3f}"
+        yield Statement(title, {"": shift(estimate(order), -NEAR_ONE)}), words
+
+
+def find_late_unused(tables: dict[str, MethodRow]) -> Found:
+    """Yield whether the last group has more unused units than the first."""
+    for title, row in tables.items():
+        ends = sorted(int(key.removeprefix("unused_")) for key in row.measures if key.startswith("unused_"))
+        first, last = (row.interval(f"unused_{end}") for end in (ends[0], ends[-1]))
+        words = f"{title}: {first.mean:.3f} of the first {ends[0]} units, {last.mean:.3f} of the last group"
+        yield Statement(title, {"": difference(last, first)}), words
+
+
+def find_auxk(tables: dict[str, MethodRow]) -> Found:
+    """Yield whether SAEs keep more of their start without AuxK, at each rate."""
+    for title, row in tables.items():
+        if (other := tables.get(title.replace(WITH, WITHOUT))) and title.endswith(WITH):
+            mine, theirs = row.interval("orderedness_start"), other.interval("orderedness_start")
+            rate = title.removesuffix(f", {WITH}")
+            yield (
+                Statement(rate, {"": difference(theirs, mine)}),
+                f"{rate}: {theirs.mean:.3f}, with it {mine.mean:.3f}",
+            )
+
+
+def find_rates(tables: dict[str, MethodRow]) -> Found:
+    """Yield whether the same seed agrees more across texts at the lower of two rates."""
+    for ending in (WITH, WITHOUT):
+        mine = [(title, row) for title, row in tables.items() if title.endswith(f", {ending}")]
+        for (low, one), (high, other) in itertools.pairwise(mine):
+            lower, higher = one.interval("orderedness_texts"), other.interval("orderedness_texts")
+            words = f"{low}: {lower.mean:.3f}, {high}: {higher.mean:.3f}"
+            yield Statement(f"{low} and {high}", {"": difference(lower, higher)}), words
+
+
+CLAIMS = (
+    StartClaim(
+        "With the same seed, O-SAEs of two texts have nearly the same order (paper: near 1.0; here: at least "
+        f"{NEAR_ONE}) and stability 0.8 (here: at least {SAME_SEED}), whatever the rate.",
+        find_same_seed,
+    ),
+    StartClaim(
+        "The late units of O-SAE hardly leave their start: the whole dictionary keeps its order (here: at "
+        f"least {NEAR_ONE}), whatever the rate.",
+        find_own_start,
+    ),
+    StartClaim(
+        "Fewer late units than early ones of O-SAE are used (the paper's explanation).", find_late_unused
+    ),
+    StartClaim("Without AuxK, O-SAE keeps more of the order of its start (our own claim).", find_auxk),
+    StartClaim(
+        "The lower the rate, the more the same seed agrees across texts (our own claim).",
+        find_rates,
+    ),
+)
