@@ -150,4 +150,4 @@ def test_the_log_has_what_people_look_for(tmp_path):
         sae = member.finish()
         k = 2 if member.recipe.name == "osae" else None
         error = (x - sae.decode(sae.encode(x, k=k))).square().sum() / (x - x.mean(0)).square().sum()
-        assert line["explained_variance"] == pytest.approx(1 - float(error), abs=1e-5)
+        assert line["explained_variance"] == pytest.approx(1 - error.item(), abs=1e-5)
