@@ -116,11 +116,12 @@ class Weights:
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Copy what `state` returned back into place."""
-        for name, tensor in self.named().items():
+        """Copy what `state` returned back into place.
+
+        In place, because the last bits of a product depend on how its operands are aligned in memory.
+        """
+        for name, tensor in {**self.named(), **self.constants}.items():
             tensor.copy_(state[name])
-        for name, tensor in self.constants.items():
-            self.constants[name] = state[name].to(tensor)
         self.refresh()
 
     def _build(self) -> Matrices:
