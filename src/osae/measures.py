@@ -459,6 +459,68 @@ MEASURES: dict[str, Measure] = {
             "The same of order 2m, at most K; below 1 is sufficient for uniqueness.",
             of=("method",),
         ),
+        # --- whether the scores of units are right ---
+        Measure(
+            "true_units",
+            "True",
+            "share of true units",
+            "Share of the units that have the direction of a true feature.",
+            of=("method",),
+        ),
+        Measure(
+            "auc",
+            "AUC",
+            "AUC of reproducibility",
+            "Chance that a true unit is more reproducible than a false one; ties count half.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "auc_nearest",
+            "AUC of the nearest cosine",
+            "AUC of the nearest cosine",
+            "The same of the mean cosine with the nearest units.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "auc_matched",
+            "AUC of the matched cosine",
+            "AUC of the matched cosine",
+            "The same of the mean cosine with matched units.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "found_units",
+            "Found again",
+            "mean reproducibility",
+            "Mean reproducibility of the units.",
+            of=("method",),
+        ),
+        Measure(
+            "calibration_error",
+            "Calibration error",
+            "expected calibration error",
+            "Mean gap between the share of units that the other runs foretell the last one to find and the "
+            "share that it finds.",
+            better="low",
+            of=("method",),
+        ),
+        Measure(
+            "found_next_never",
+            "Next run, least expected",
+            "share of the least expected units found",
+            "Share of the units of the lowest expectation that the last run finds.",
+            of=("method",),
+        ),
+        Measure(
+            "found_next_always",
+            "Next run, most expected",
+            "share of the most expected units found",
+            "Share of the units of the highest expectation that the last run finds.",
+            of=("method",),
+        ),
         # --- units of a larger SAE in a smaller one ---
         Measure(
             "novel",

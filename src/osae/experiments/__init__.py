@@ -19,6 +19,7 @@ from osae.experiments.worlds.options import (
     PCAOptions,
     SizesOptions,
     ToyOptions,
+    TrustOptions,
     TuningOptions,
     VariantOptions,
     ZipfOptions,
@@ -96,6 +97,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "the paper's recipe without unit sweeping, and without warm-up of k",
             VariantOptions,
             _run_of("worlds.schedules"),
+        ),
+        Experiment(
+            "trust",
+            "whether reproducibility tells true units from false ones, and foretells the next run",
+            TrustOptions,
+            _run_of("worlds.trust"),
         ),
         Experiment(
             "tuning",

@@ -46,7 +46,7 @@ from osae.metrics.reconstruction import (
     l0,
     mse,
 )
-from osae.metrics.reproducibility import expected_share
+from osae.metrics.reproducibility import Calibration, calibration, expected_share, ranking_quality
 from osae.metrics.stitching import Stitching, StitchingResult, stitching
 from osae.metrics.streams import (
     Stream,
@@ -61,6 +61,7 @@ from osae.metrics.streams import (
 
 __all__ = [
     "AtomDistribution",
+    "Calibration",
     "ChanceLevel",
     "Coactivity",
     "Consistency",
@@ -83,6 +84,7 @@ __all__ = [
     "UnitActivity",
     "Window",
     "activation_similarity",
+    "calibration",
     "chance_level",
     "coherence",
     "consistency",
@@ -116,6 +118,7 @@ __all__ = [
     "pair_interval",
     "prefix_consistency",
     "rank_correlation",
+    "ranking_quality",
     "restricted_isometry",
     "spark_bound",
     "stability",

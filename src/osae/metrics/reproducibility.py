@@ -18,6 +18,8 @@ The chance level of reproducibility is the share of units, as frequent as this o
 if the unit nearest to them were missing from the other SAE: what a run that lacks the feature would say.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -116,3 +118,45 @@ def expected_share(found: Int[Tensor, "n"], runs: int) -> Float[Tensor, "n"]:
         weights = counts @ posterior / counts.sum()
     posterior = likelihood * weights
     return ((posterior @ shares) / posterior.sum(1))[found]
+
+
+# --- how good scores are ----------------------------------------------------------------------------
+
+
+class Calibration(NamedTuple):
+    """Units by the share that was foretold of them: that share, the share observed, and how many they are."""
+
+    expected: tuple[float, ...]
+    observed: tuple[float, ...]
+    units: tuple[int, ...]
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean gap between what was foretold and observed."""
+        gaps = zip(self.expected, self.observed, self.units, strict=True)
+        return sum(abs(told - seen) * count for told, seen, count in gaps) / sum(self.units)
+
+
+def calibration(expected: Float[Tensor, "n"], found: Bool[Tensor, "n"]) -> Calibration:
+    """Return how often units were found, by what was expected of them, in tenths."""
+    tenths = (expected * 10).floor().clamp(0, 9)
+    groups = [tenths == tenth for tenth in tenths.unique()]
+    return Calibration(
+        tuple(float(expected[group].double().mean()) for group in groups),
+        tuple(float(found[group].double().mean()) for group in groups),
+        tuple(int(group.sum()) for group in groups),
+    )
+
+
+def ranking_quality(score: Float[Tensor, "n"], true: Bool[Tensor, "n"]) -> float | None:
+    """Return the chance that a true unit has a higher score than a false one (AUC); ties count half.
+
+    It is None if there are no true units or no false ones.
+    """
+    trues, falses = int(true.sum()), int((~true).sum())
+    if trues == 0 or falses == 0:
+        return None
+    _, place, counts = score.unique(return_inverse=True, return_counts=True)
+    below = (counts.cumsum(0) - counts).double()
+    ranks = (below + (counts + 1) / 2)[place]  # of ties, the mean of their ranks
+    return float((ranks[true].sum() - trues * (trues + 1) / 2) / (trues * falses))

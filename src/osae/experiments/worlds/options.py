@@ -1,6 +1,7 @@
 """What the experiments on worlds let their users choose. Nothing here needs torch."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, TABLE_METHODS, WORLD_METHODS
@@ -25,6 +26,7 @@ WORLD_FIELDS: dict[str, tuple[str, float | None]] = {  # help text, least value
     "samples": ("number of training samples, N", 1),
     "seed": ("seed of the dictionary and of the samples", None),
 }
+QUICK_TRUST_SEEDS = 4
 BUDGETS, QUICK_BUDGETS = (1, 3, 10, 25), (1, 3)
 EXPONENTS, QUICK_EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
 
@@ -295,6 +297,39 @@ class HardOptions(SeedOptions):
         super().__post_init__()
         check_distinct("--methods", self.methods)
         check_distinct("--worlds", self.worlds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustOptions(SeedOptions):
+    """The options of the test of scores: worlds trained short, or activations.
+
+    With --data, runs see documents of their own, and the last run checks what the others foretell.
+    """
+
+    SEEDS: ClassVar[int] = 6
+
+    seeds: int | None = seeds_option(f"6, with --quick {QUICK_TRUST_SEEDS}", least=4)
+    methods: tuple[str, ...] = option("recipes to train", default=("topk", "osae"), choices=WORLD_METHODS)
+    data: Path | None = option(
+        "activations: a folder from `osae harvest`, or a file of rows",
+        default=None,
+        metavar="DATA",
+        shown="two synthetic worlds",
+    )
+    units: int = option("units of an SAE on --data", default=512, least=1)
+    k: int = option("active units of an SAE on --data", default=24, least=1)
+    samples: int | None = option(
+        "samples that a run sees of --data", default=None, least=1, shown="one pass over its part"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct("--methods", self.methods)
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """The training seeds."""
+        return tuple(range(self.seeds or (QUICK_TRUST_SEEDS if self.quick else self.SEEDS)))
 
 
 @dataclass(frozen=True, kw_only=True)

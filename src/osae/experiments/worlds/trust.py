@@ -1,0 +1,240 @@
+"""Does reproducibility tell true atoms from false ones, and does it foretell what the next run finds?
+
+On worlds, every unit is held against the true features. On activations there are none, but the last run took
+no part in the scores: how often it finds units of a score is their calibration.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from osae import metrics
+from osae.config import to_json
+from osae.data.shards import Shards
+from osae.data.source import OnDisk, SourceSpec
+from osae.data.worlds import ForestWorld, SparseWorld
+from osae.experiments.jobs import Job, train_all
+from osae.experiments.worlds.figures import make_folder
+from osae.experiments.worlds.options import TrustOptions
+from osae.experiments.worlds.trials import tuned_recipe
+from osae.metrics.reproducibility import SAME, Calibration
+from osae.model import SAE
+from osae.progress import Progress
+from osae.recipes import Recipe, Task, recipe, world_recipe
+from osae.results.experiment import ExperimentResult, Figure, MethodRow, Section
+from osae.results.units import SAEUnits, UnitTable
+from osae.studies.compare import compare
+from osae.studies.trust import split_rows
+
+SHORT = (1000, 1500, 2000)  # samples per unit that a short run sees; the tables take 25,000
+QUICK_SHORT = (1500,)
+TABLE = SparseWorld()
+FOREST = ForestWorld(
+    width=64, units=96, active=4.0, zipf=0.5, samples=100_000, roots=16, branching=3, depth=1, correlation=0.3
+)
+FOREST_SHORT = (2000, 1000)  # the first with --quick
+MEASURED_ROWS = 8000
+BATCH = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Data to train on: a source for each run, rows to measure on, and the true features if known."""
+
+    title: str
+    folder: str
+    recipes: tuple[Recipe, ...]
+    sources: tuple[SourceSpec, ...]
+    rows: Tensor | Shards
+    features: Float[Tensor, "F d"] | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of one method: its row, and its calibration."""
+
+    row: MethodRow
+    calibration: Calibration
+
+
+def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
+    """Return a section for each setting: worlds trained short, or activations if they are given."""
+    runs = len(options.seed_list)
+    settings = list(_activations(options, runs) if options.data else _worlds(options, runs))
+    sections, curves = [], {}
+    for setting in settings:
+        found = [_score(setting, each, options, progress) for each in setting.recipes]
+        sections.append(Section(setting.title, tuple(one.row for one in found), columns=_columns(setting)))
+        curves |= {f"{one.row.method}, {setting.title}": one.calibration for one in found}
+    return ExperimentResult(
+        experiment="trust",
+        title="Which units can be trusted: reproducibility against the truth and against the next run",
+        world={},
+        seeds=options.seed_list,
+        sections=tuple(sections),
+        figures=(_draw(curves, options.out),),
+        notes=(
+            f"Scores come from runs 1 to {runs - 1}; run {runs} took no part in them and checks them.",
+            f"A unit counts as true if its cosine with a true feature exceeds {SAME:.3f}, as for units that "
+            "count as found again.",
+        ),
+    )
+
+
+def _columns(setting: Setting) -> tuple[str, ...]:
+    of_truth = ("true_units", "auc", "auc_nearest", "auc_matched") if setting.features is not None else ()
+    return (*of_truth, "found_units", "calibration_error", "found_next_always", "found_next_never")
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def _worlds(options: TrustOptions, runs: int) -> Iterator[Setting]:
+    table, forest = TABLE, FOREST
+    for samples in QUICK_SHORT if options.quick else SHORT:
+        task = Task(table.width, table.units, table.active, samples * table.units, batch=BATCH)
+        yield Setting(
+            f"Table 1's world, {samples:,} samples per unit",
+            f"gaussian-{samples}",
+            tuple(tuned_recipe(name, task) for name in options.methods),
+            (table,) * runs,
+            table.draw("test", MEASURED_ROWS).x,
+            table.dictionary(),
+        )
+    for samples in FOREST_SHORT[:1] if options.quick else FOREST_SHORT:
+        task = Task(forest.width, forest.units, round(forest.active), samples * forest.units, batch=BATCH)
+        yield Setting(
+            f"Trees of correlated atoms, {samples:,} samples per unit",
+            f"forest-{samples}",
+            tuple(world_recipe(name, task) for name in options.methods),
+            tuple(replace(forest, part=part) for part in range(runs)),
+            forest.draw("test", MEASURED_ROWS).x,
+            list_features(forest),
+        )
+
+
+def list_features(world: ForestWorld) -> Float[Tensor, "F d"]:
+    """Return the directions that a unit may rightly have: atoms, and atoms together with their ancestors.
+
+    A child fires only where its parent does. One unit for the two of them together needs fewer active units
+    than one for each, so that both descriptions of such data are right.
+    """
+    atoms, parents = world.dictionary(), world.trees().parents
+    found = [atoms]
+    sums, above = atoms.clone(), torch.from_numpy(parents).clone()
+    while bool((above >= 0).any()):
+        inside = above >= 0
+        sums[inside] += atoms[above[inside]]
+        found.append(torch.nn.functional.normalize(sums[inside], dim=1))
+        above[inside] = torch.from_numpy(parents)[above[inside]]
+    return torch.cat(found)
+
+
+def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
+    """Yield the activations, in parts of documents that only one run sees."""
+    assert options.data is not None
+    whole = Shards(options.data)
+    *parts, measured = split_rows(whole, options.out / "data", runs)
+    samples = options.samples or min(part.rows for part in parts)
+    task = Task(whole.width, options.units, options.k, samples, batch=min(BATCH, samples))
+    yield Setting(
+        f"{options.data.name}, {samples:,} samples",
+        options.data.name,
+        tuple(recipe(name, task) for name in options.methods),
+        tuple(OnDisk(str(part.path.absolute()), part.provenance()["sha256"]) for part in parts),
+        measured,
+        None,
+    )
+
+
+# --- scores -----------------------------------------------------------------------------------------
+
+
+def _score(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Progress) -> Found:
+    """Train the runs of a recipe and return what their units show."""
+    saes = _train(setting, chosen, options, progress)
+    result = compare(saes, data=setting.rows, prefixes=[], chance_draws=0)
+    assert result.units is not None
+    calibration = calibrate(result.units)
+    measures: dict[str, float | None] = {
+        "found_units": float(_scores(result.units, "reproducibility").mean()),
+        "calibration_error": calibration.error,
+        "found_next_always": calibration.observed[-1],
+        "found_next_never": calibration.observed[0],
+    }
+    if setting.features is not None:
+        measures |= _against_truth(result.units, saes, setting.features)
+    return Found(MethodRow(chosen.name, recipe=to_json(chosen), measures=measures), calibration)
+
+
+def _train(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Progress) -> list[SAE]:
+    jobs = [Job(chosen, seed, setting.sources[seed]) for seed in options.seed_list]
+    saes: dict[int, SAE] = {}
+    for count, done in enumerate(
+        train_all(jobs, _folder(options, setting), workers=options.workers), start=1
+    ):
+        saes[done.job.seed] = done.sae
+        progress(count, len(jobs), f"trained {chosen.name}, seed {done.job.seed}, {setting.title}")
+    return [saes[seed] for seed in options.seed_list]
+
+
+def _folder(options: TrustOptions, setting: Setting) -> Path:
+    return options.out / setting.folder / "saes"
+
+
+def calibrate(units: UnitTable) -> Calibration:
+    """Return how often the last SAE has the units of the others, by the share that the others foretell."""
+    *scored, last = units.saes
+    expected, found = [], []
+    for sae in scored:
+        by_sae = {partners.sae: torch.tensor(partners.found) for partners in sae.partners}
+        counts = torch.stack([one for place, one in by_sae.items() if place != last.sae]).sum(0)
+        expected.append(metrics.expected_share(counts, len(scored) - 1))
+        found.append(by_sae[last.sae])
+    return metrics.calibration(torch.cat(expected), torch.cat(found))
+
+
+def _against_truth(
+    units: UnitTable, saes: Sequence[SAE], features: Float[Tensor, "F d"]
+) -> dict[str, float | None]:
+    """Return how well scores tell units that are true features from others."""
+    true = torch.cat([_is_true(sae, features) for sae in saes])
+    keys = {"auc": "reproducibility", "auc_nearest": "nearest_cosine", "auc_matched": "matched_cosine"}
+    ranked = {name: metrics.ranking_quality(_scores(units, key), true) for name, key in keys.items()}
+    return {"true_units": float(true.double().mean()), **ranked}
+
+
+def _is_true(sae: SAE, features: Float[Tensor, "F d"]) -> Bool[Tensor, "K"]:
+    near, _ = metrics.find_neighbours(sae.decoder, features)
+    return near.cosine > SAME
+
+
+def _scores(units: UnitTable, key: str) -> Float[Tensor, "n"]:
+    return torch.cat([_column(sae, key) for sae in units.saes])
+
+
+def _column(sae: SAEUnits, key: str) -> Float[Tensor, "n"]:
+    return torch.tensor([value or 0.0 for value in sae.measures[key]], dtype=torch.float64)
+
+
+def _draw(curves: dict[str, Calibration], out: Path) -> Figure:
+    """Draw how often the last run finds units, against what the others foretell."""
+    from osae.report import figures
+
+    path = make_folder(out) / "calibration.png"
+    lines = {"foretold": ([0.0, 1.0], [0.0, 1.0])}
+    lines |= {name: (list(one.expected), list(one.observed)) for name, one in curves.items()}
+    figures.curve(
+        lines,
+        out / path,
+        title="Units found in a run that took no part",
+        x_label="share of further runs expected to find the unit",
+        y_label="share found in the last run",
+    )
+    return Figure(
+        str(path), "Calibration: units by the share of runs expected to find them, and how often one did."
+    )

@@ -1,0 +1,85 @@
+"""Reproducibility against the truth, and against the next run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from osae import metrics
+from osae.data.worlds import ForestWorld, SparseWorld
+from osae.experiments import EXPERIMENTS
+from osae.experiments.worlds import trust
+from osae.experiments.worlds.options import TrustOptions
+
+
+def test_ranking_quality_is_the_share_of_pairs_in_the_right_order():
+    generator = torch.Generator().manual_seed(0)
+    score = torch.randint(5, (60,), generator=generator).double()
+    true = torch.rand(60, generator=generator) < 0.4
+    ahead = score[true][:, None] - score[~true]
+    slow = float(((ahead > 0).double() + 0.5 * (ahead == 0).double()).mean())
+    assert metrics.ranking_quality(score, true) == pytest.approx(slow, abs=1e-12)
+    assert metrics.ranking_quality(score, torch.ones(60, dtype=torch.bool)) is None
+
+
+def test_calibration_is_the_weighted_gap_between_what_is_foretold_and_found():
+    foretold = torch.tensor([0.125, 0.125, 0.875, 0.875])
+    found = metrics.calibration(foretold, torch.tensor([True, False, True, True]))
+    assert (found.expected, found.observed, found.units) == ((0.125, 0.875), (0.5, 1.0), (2, 2))
+    assert found.error == pytest.approx((0.375 + 0.125) / 2)
+
+
+def test_features_of_a_forest_are_atoms_and_paths_to_them():
+    world = ForestWorld(width=8, units=7, active=1.0, samples=10, roots=1, branching=2, depth=2)
+    atoms, parents = world.dictionary(), world.trees().parents
+    expected = [*atoms]
+    for atom in range(7):
+        total, above = atoms[atom].clone(), parents[atom]
+        while above >= 0:
+            total = total + atoms[above]
+            expected.append(total / total.norm())
+            above = parents[above]
+    features = trust.list_features(world)
+    assert len(features) == len(expected) == 7 + 2 + 4 * 2
+    nearest = torch.stack(expected) @ features.T
+    torch.testing.assert_close(nearest.amax(1), torch.ones(len(expected)))
+
+
+def run(tmp_path, **options):
+    """Return the measures of TopK on each world after quick training."""
+    asked = TrustOptions(out=tmp_path, quick=True, methods=("topk",), jobs=1, **options)
+    result = EXPERIMENTS["trust"].run(asked, lambda *words: None)
+    assert (tmp_path / result.figures[0].file).is_file()
+    return [section.rows[0].measures for section in result.sections]
+
+
+def test_reproducibility_tells_true_units_from_false_ones_on_small_worlds(tmp_path, monkeypatch):
+    monkeypatch.setattr(trust, "TABLE", SparseWorld(width=32, units=40, active=3, samples=20_000))
+    small = {"width": 32, "units": 32, "active": 2.5, "samples": 20_000, "roots": 8}
+    monkeypatch.setattr(trust, "FOREST", replace(trust.FOREST, **small))
+    monkeypatch.setattr(trust, "QUICK_SHORT", (3000,))
+    monkeypatch.setattr(trust, "FOREST_SHORT", (2000,))
+    table, forest = run(tmp_path, seeds=4)
+    assert 0.4 < table["true_units"] < 0.99
+    assert table["auc"] > 0.9
+    assert forest["auc"] > 0.65
+
+
+@pytest.mark.slow
+def test_reproducibility_tells_true_units_from_false_ones_where_runs_still_err(tmp_path):
+    table, forest = run(tmp_path, seeds=6)
+    assert table["true_units"] < 0.99
+    assert table["auc"] >= 0.95
+    assert forest["true_units"] < 0.99
+    assert forest["auc"] >= 0.9
+
+
+def test_activations_have_no_truth_but_a_next_run(tmp_path):
+    import numpy as np
+
+    world = SparseWorld(width=16, units=12, active=2, samples=4000)
+    np.save(tmp_path / "x.npy", world.draw("train").x.numpy())
+    (measures,) = run(tmp_path / "out", seeds=4, data=tmp_path / "x.npy", units=12, k=2, samples=20_000)
+    assert "auc" not in measures
+    assert 0 <= measures["calibration_error"] < 0.3
+    assert 0 < measures["found_units"] <= 1
