@@ -25,6 +25,7 @@ from osae.recipes import Recipe, Task, recipe
 from osae.training.simple import fit
 
 TEST_ROWS = 20_000
+IDENTITY = ("method", "changes", "world", "epochs", "batch")  # what tells a trial from another
 RUNS = (0, 1)  # seeds, and parts of the world
 
 
@@ -35,8 +36,8 @@ class Trial:
     world: ForestWorld
     method: str
     changes: dict[str, Any]
-    epochs: int = 10
-    batch: int = 2048
+    epochs: int
+    batch: int
 
     def make_recipe(self) -> Recipe:
         """Return the recipe that the trial trains."""
@@ -83,19 +84,19 @@ def main() -> None:
     torch.set_num_threads(1)
     known = options.file.read_text().splitlines() if options.file.exists() else []
     done = {_identify(json.loads(line)) for line in known}
-    for world, method, changes, epochs in PLANS[options.plan]():
-        trial = Trial(world, method, changes, epochs)
-        asked = {"method": method, "changes": changes, "world": world, "epochs": epochs}
+    for planned in PLANS[options.plan]():
+        trial = Trial(*planned)
+        asked = {key: getattr(trial, key) for key in IDENTITY}
         if _identify(json.loads(json.dumps(to_json(asked)))) in done:
             continue
         record = run_trial(trial)
         with options.file.open("a") as out:
             out.write(json.dumps(record) + "\n")
-        print(method, changes, record["measures"], record["cpu_seconds"], flush=True)
+        print(trial.method, trial.changes, record["measures"], record["cpu_seconds"], flush=True)
 
 
 def _identify(record: dict[str, Any]) -> str:
-    return json.dumps([record[key] for key in ("method", "changes", "world", "epochs")], sort_keys=True)
+    return json.dumps([record[key] for key in IDENTITY], sort_keys=True)
 
 
 if __name__ == "__main__":

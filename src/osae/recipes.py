@@ -145,6 +145,9 @@ class Task:
     groups: int = 5  # of Matryoshka's prefixes
 
 
+KNOWN_RATE, KNOWN_WIDTH = 4e-3, 576  # a good rate on SmolLM2-135M
+LARGEST_RATE = 0.032
+
 Base = Callable[[Task, str, ReLU | TopK | BatchTopK], Recipe]
 Maker = Callable[[Task], Recipe]
 
@@ -173,12 +176,22 @@ def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK)
         SAEConfig(task.width, task.units, sparsifier),
         task.samples,
         task.batch,
-        LearningRate(4e-3, warmup=0.02, decay=0.5),
+        LearningRate(default_rate(task), warmup=0.02, decay=0.5),
         revival=AuxK(2 * task.k, dead_after=max(100_000, 24 * task.units)),
         start=FromData(),
         k_warmup=_warmup(task),
         rescale=True,
     )
+
+
+def default_rate(task: Task) -> float:
+    """Return the peak learning rate for activations: 4e-3 at width 576, and more at a smaller width.
+
+    Adam moves every coordinate by up to the rate at a step, so that an atom, of norm one, turns by up to the
+    rate times the root of the width: narrow data allow a larger rate. The rate falls with the width to the
+    power of 2/3, and is at most 0.032.
+    """
+    return min(LARGEST_RATE, KNOWN_RATE * (KNOWN_WIDTH / task.width) ** (2 / 3))
 
 
 def _warmup(task: Task) -> KWarmup:

@@ -57,7 +57,7 @@ def grow_trees(
     wanted = np.arange(1, units + 1) ** -zipf
 
     def total(scale: float) -> float:
-        return float(_limit_rates(scale * wanted, parents, excluding)[0].sum()) - active
+        return float(_limit_rates(scale * wanted, parents, depths, excluding)[0].sum()) - active
 
     most = 2 / wanted[-1]
     if total(most) < 0:
@@ -65,7 +65,7 @@ def grow_trees(
             f"active={active:g} of {units} atoms in these trees: ask for at most {total(most) + active:.4g}."
         )
     scale = float(np.asarray(brentq(total, 1e-12, most)))
-    rates, shares = _limit_rates(scale * wanted, parents, excluding)
+    rates, shares = _limit_rates(scale * wanted, parents, depths, excluding)
     return _sort(_lay_out(parents, depths, excluding, rates, shares))
 
 
@@ -93,16 +93,18 @@ def _choose_parents(parents: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 
 def _limit_rates(
-    wanted: np.ndarray, parents: np.ndarray, excluding: np.ndarray
+    wanted: np.ndarray, parents: np.ndarray, depths: np.ndarray, excluding: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rate of every atom, at most the wanted one, and its chance given its parent."""
     rates, shares = np.minimum(wanted, 1.0), np.minimum(wanted, 1.0)
-    for parent in np.unique(parents[parents >= 0]):  # atoms are in order of their levels
-        children = np.flatnonzero(parents == parent)
-        share = wanted[children] / rates[parent]
-        limit = share.sum() if excluding[parent] else share
-        shares[children] = share * np.minimum(1.0, LARGEST_SHARE / np.maximum(limit, 1e-300))
-        rates[children] = rates[parent] * shares[children]
+    for depth in range(1, depths.max() + 1):
+        level = np.flatnonzero(depths == depth)
+        above = parents[level]
+        share = wanted[level] / rates[above]
+        together = np.bincount(above, weights=share)[above]
+        limit = np.where(excluding[above], together, share)
+        shares[level] = share * np.minimum(1.0, LARGEST_SHARE / limit)
+        rates[level] = rates[above] * shares[level]
     return rates, shares
 
 

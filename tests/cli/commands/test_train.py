@@ -223,6 +223,14 @@ def test_a_forest_is_trained_on(tmp_path, capsys):
     assert SAE.load(tmp_path / "a" / "topk-seed0").config.units == 8
 
 
+def test_a_world_with_a_bias_is_fitted_with_a_bias():
+    for words, wanted in (([], False), (["--world-bias", "2"], True)):
+        _, (recipe,) = planned("topk", "--world-kind", "forest", *words)
+        assert recipe.sae.decoder_bias is wanted
+    words = ["--world-kind", "forest", "--world-bias", "2", "--set", "sae.decoder_bias=false"]
+    assert planned("topk", *words)[1][0].sae.decoder_bias is False
+
+
 def test_an_interrupted_run_says_how_to_resume_it(tmp_path, monkeypatch, capsys):
     def stop(*words, **options):
         raise KeyboardInterrupt

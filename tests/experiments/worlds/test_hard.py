@@ -1,11 +1,14 @@
 """Hard worlds: runs share nothing but the recipe, and are measured against the truth and each other."""
 
 import json
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from osae.config import alter
 from osae.data.worlds import ForestWorld
 from osae.experiments.methods import LM_METHODS, UNTRAINED
 from osae.experiments.worlds import hard
@@ -13,7 +16,7 @@ from osae.experiments.worlds.claims import CLAIMS
 from osae.experiments.worlds.hard_measures import measure_pair
 from osae.experiments.worlds.options import HARD_WORLDS, HardOptions
 from osae.model import SAE
-from osae.recipes import Task, recipe
+from osae.recipes import Task, default_rate, recipe
 from osae.results.experiment import MethodRow
 
 SMALL = ForestWorld(12, 16, 2.0, samples=1500, roots=2)
@@ -86,3 +89,31 @@ def test_the_explained_variance_of_the_first_units_is_that_of_an_sae_without_the
     expected = 1 - (x - kept @ sae.decoder - sae.decoder_bias).square().sum() / (x - x.mean(0)).square().sum()
     found = measure_pair([sae], SMALL, 400)["ev_quarter"]
     assert found == pytest.approx(float(torch.as_tensor(expected).detach()), abs=1e-4)
+
+
+def test_the_default_rate_falls_with_the_width_and_can_be_overridden():
+    rates = [default_rate(Task(width, 256, 4, 1000, 100)) for width in (4, 16, 64, 576, 2304)]
+    assert rates[0] == rates[1] == 0.032
+    assert rates[2] == pytest.approx(0.0173, abs=1e-4)
+    assert rates[3] == 0.004
+    assert rates[4] == pytest.approx(0.004 / 4 ** (2 / 3))
+    made = recipe("topk", Task(64, 256, 4, 1000, 100))
+    assert made.lr.peak == rates[2]
+    assert alter(made, {"lr.peak": 0.001}).lr.peak == 0.001
+
+
+def test_trials_on_record_bear_out_the_default_rate():
+    """Of the rates tried at each size, the one nearest to the default is within 0.01 of the best error."""
+    file = Path(__file__).parents[3] / "evidence" / "hard" / "trials.jsonl"
+    tried: dict[tuple, dict[float, float]] = {}
+    for line in file.read_text().splitlines():
+        one = json.loads(line)
+        if one["method"] == "topk" and set(one["changes"]) == {"lr.peak"} and one["world"]["roots"] == 0:
+            size = (one["world"]["width"], one["world"]["units"], one["epochs"])
+            tried.setdefault(size, {})[one["changes"]["lr.peak"]] = one["measures"]["explained_variance"]
+    assert len(tried) == 5
+    for (width, units, _), found in tried.items():
+        rule = default_rate(Task(width, units, 4, 1000, 100))
+        nearest = min(found, key=lambda rate: abs(math.log(rate / rule)))
+        assert found[nearest] > max(found.values()) - 0.01
+        assert found[nearest] > found[0.004] + 0.015

@@ -1,6 +1,5 @@
 """`osae train`: SAEs on a synthetic world, on activations on disk, or straight from a language model."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,7 +235,9 @@ def plan(options: TrainOptions) -> "tuple[SourceSpec, tuple[Recipe, ...]]":
 
     known = _find_setting(options)
     start = options.start or (known.start if known else None)
-    changes: Mapping[str, Any] = {path: from_json(new) for path, new in parse_changes(options.set).items()}
+    changes: dict[str, Any] = {path: from_json(new) for path, new in parse_changes(options.set).items()}
+    if options.on_world and options.world_bias:  # recipes for worlds have no bias of their own
+        changes = {"sae.decoder_bias": True} | changes
     find = world_recipe if options.on_world else recipe
     return source, tuple(alter(find(name, task, start=start), changes) for name in options.recipe_names)
 
