@@ -450,45 +450,48 @@ def test_a_harvest_killed_at_any_moment_ends_the_same(kills, forks, command, und
         assert files_of(out) == undisturbed[0]
 
 
-def test_a_full_disk_stops_in_one_line_keeps_what_there_is_and_goes_on_with_more_room(
+def test_a_disk_that_is_too_small_is_refused_with_what_fits_and_goes_on_with_more_room(
     forks, command, undisturbed, tmp_path
 ):
     if forks.disk is None:
         pytest.skip("no disk can be mounted here")
     out = forks.disk / "acts"
+    forks.shell(f"mount -o remount,size=24k {forks.disk}")
+    code, said = forks(*command, out)  # not even the plan
+    assert code == 2
+    assert "cannot be written" in said
+    assert "Traceback" not in said
+    forks.shell(f"mount -o remount,size=200k {forks.disk}")
     code, said = forks(*command, out)
     assert code == 2
     error = [line for line in said.splitlines() if line.startswith("osae: ")]
     assert len(error) == 1
-    assert "no room for another shard" in error[0]
-    assert "run the same command again to resume" in error[0]
-    assert "Traceback" not in said
-    forks.shell(f"cp -r {out} {tmp_path / 'part'}")
-    part = Shards(tmp_path / "part")
-    part.verify()
-    assert 1 <= len(part.shards) < 40
-    assert not part.manifest["complete"]
-    assert part.read(0, part.rows).shape == (part.rows, 16)
-    assert forks(*command, out)[0] == 2
-    assert forks("inspect", out, "--verify")[0] == 0
+    assert f"on the disk of {out}, and " in error[0]
+    assert "harvest --tokens " in error[0]
     forks.shell(f"mount -o remount,size=20m {forks.disk}")
     assert forks(*command, out)[0] == 0
     forks.shell(f"cp -r {out} {tmp_path / 'whole'}")
     assert files_of(tmp_path / "whole") == undisturbed[0]
 
 
-def test_a_disk_that_is_full_from_the_start_stops_in_one_line(forks, command):
-    if forks.disk is None:
-        pytest.skip("no disk can be mounted here")
-    forks.shell(f"rm -rf {forks.disk}/*; mount -o remount,size=24k {forks.disk}")
-    code, said = forks(*command, forks.disk / "acts")
-    assert code == 2
-    assert "Traceback" not in said
-    assert "cannot be written" in said
-    forks.shell(f"mount -o remount,size=200k {forks.disk}")
-    code, said = forks(*command, forks.disk / "acts")
-    assert code == 2
-    assert "0 of 40 shards" in said
+def test_a_disk_that_others_fill_stops_in_one_line_and_keeps_what_there_is(spec, tmp_path, monkeypatch):
+    room = iter([2**40] * 3)
+    real = shutil.disk_usage
+
+    def filling(path):
+        return real(path)._replace(free=next(room, 0))
+
+    monkeypatch.setattr(shutil, "disk_usage", filling)
+    with pytest.raises(OSError, match=r"no room for another shard .*; run the same command again to resume"):
+        harvest(spec, tmp_path / "acts", device="cpu")
+    monkeypatch.undo()
+    part = Shards(tmp_path / "acts")
+    part.verify()
+    assert not part.manifest["complete"]
+    assert part.read(0, part.rows).shape == (part.rows, 16)
+    harvest(spec, tmp_path / "acts", device="cpu")
+    harvest(spec, tmp_path / "calm", device="cpu")
+    assert files_of(tmp_path / "acts") == files_of(tmp_path / "calm")
 
 
 def test_a_write_that_fails_halfway_leaves_nothing_half(spec, tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
 from osae.data.text import Text, check_readable, describe_part
 from osae.files import atomic_write, check_regular, file_sha256, is_part
+from osae.forecast import Forecast, check, forecast_harvest, free_disk
 from osae.locks import LOCK, lock
 from osae.progress import Progress
 from osae.seeds import generator
@@ -385,7 +386,12 @@ def _write_missing(
     files = [folder / shard_file(index) for index in range(len(contexts.blocks) - 1)]
     missing = [index for index, file in enumerate(files) if not file.exists()]
     rows = sum(count_rows(spec, contexts, index) for index in missing)
-    pace = _Pace(count_rows(spec, contexts), rows, progress)
+    total = count_rows(spec, contexts)
+    if missing:
+        needs = _check_needs(spec, folder, total, rows, lm, dtype)
+        if progress is not None:
+            progress(total - rows, total, f"tokens; {needs}")
+    pace = _Pace(total, rows, progress)
     blocks = ((files[i], make_block(spec, lm, contexts, i, batch_tokens, pace)) for i in missing)
     digests: dict[Path, str] = {}
     try:
@@ -399,6 +405,18 @@ def _write_missing(
             "run the same command again to resume."
         ) from error
     return _finish(folder, files, spec, lm, contexts, digests), pace.share()
+
+
+def _check_needs(
+    spec: Harvest, folder: Path, total: int, missing: int, lm: LanguageModel, dtype: DType
+) -> Forecast:
+    """Return what the missing rows need; raise `ValueError` if there is not as much, and say how many fit."""
+    width, item = lm.activations(torch.zeros(1, 1).long()).shape[-1], DTYPES[dtype].itemsize
+    needs = forecast_harvest(missing, width, block=spec.block, item=item)
+    fits = total - missing + max(0, free_disk(folder) - MARGIN) * missing // max(1, needs.disk)
+    remedy = f"harvest --tokens {fits}, or into a folder on another disk, or give a smaller --mix-rows."
+    check(needs, remedy, folder)
+    return needs
 
 
 def _write_blocks(

@@ -14,11 +14,13 @@ from osae.config import to_json
 from osae.data.source import SourceSpec, open_source
 from osae.experiments.workers import run_tasks
 from osae.files import read_json
+from osae.forecast import SINGLE, WORKER, Forecast, check
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training.loop import train
 from osae.training.member import Member
 from osae.training.run import provenance
+from osae.training.sizes import measure_training
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,24 @@ class FinishedJob:
 def train_all(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[FinishedJob]:
     """Yield jobs as they finish, in any order; SAEs that `root` already holds are not trained again."""
     missing = [job for job in jobs if not _is_there(job, root)]
+    check(forecast_jobs(missing, workers), "give fewer --jobs, or a smaller world or fewer units.", root)
     for job in jobs:
         if job not in missing:
             yield _read(job, root)
     train_one = partial(_train_and_keep, root=root)
     for job in run_tasks(train_one, missing, workers=workers, describe=lambda job: job.name):
         yield _read(job, root)
+
+
+def forecast_jobs(jobs: Sequence[Job], workers: int) -> Forecast:
+    """Return what training these SAEs takes, so many at a time, each in a process of its own."""
+    if not jobs:
+        return Forecast(0)
+    each = [measure_training([job.recipe], [job.seed], job.source).forecast().memory for job in jobs]
+    weights = [2 * SINGLE * job.recipe.sae.units * job.recipe.sae.width for job in jobs]
+    disk = sum(size * (1 + len(job.snapshots)) for job, size in zip(jobs, weights, strict=True))
+    together = sorted(each)[-workers:]
+    return Forecast(sum(together) + (WORKER * len(together) if workers > 1 else 0), disk)
 
 
 def sum_seconds(root: Path) -> float:

@@ -380,6 +380,8 @@ def _score_units(
     found = []
     for i, (one, side) in enumerate(zip(loaded, sides, strict=True)):
         encoder = one.encoder if options.on == "decoder" else None
+        if encoder is not None and len(encoder) != one.units:  # the matrices of a damaged file
+            encoder = None
         found.append(
             UnitSide(
                 name=names[i],

@@ -6,6 +6,7 @@ from typing import Literal
 
 from osae.cli import startup
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_comparison
 from osae.cli.inputs import check_several
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
@@ -68,9 +69,13 @@ def run(options: CompareOptions, line: str) -> int:
     from osae import compare
 
     startup.freeze_imports()
+    from osae.studies.subjects import open_subjects
+
+    saes = open_subjects(options.saes, options.orientation)
+    announce_comparison(saes, options.data, chance=options.chance_draws != 0)
     with Progress("osae compare") as progress:
         result = compare(
-            options.saes,
+            saes,
             data=options.data,
             prefixes=options.prefixes,
             absolute=options.absolute,
@@ -79,7 +84,7 @@ def run(options: CompareOptions, line: str) -> int:
             chance=options.chance,
             chance_draws=options.chance_draws,
             **({} if options.same is None else {"same": options.same}),
-            orientation=options.orientation,
+            orientation=None,  # applied when the SAEs were opened
             progress=progress,
         )
     finish_study(result, options, line)

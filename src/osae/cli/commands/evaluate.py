@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_evaluation
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
@@ -69,10 +70,13 @@ def run(options: EvaluateOptions, line: str) -> int:
     check_study(options, *options.saes, options.data)
     _check_language(options)
     from osae.studies.evaluate import evaluate
+    from osae.studies.subjects import open_subjects
 
+    saes = open_subjects(options.saes)
+    announce_evaluation(saes)
     with Progress("osae evaluate") as progress:
         result = evaluate(
-            options.saes,
+            saes,
             options.data,
             prefixes=options.prefixes or (),
             model=options.model,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_ordering
 from osae.cli.inputs import check_present
 from osae.cli.outputs import add_command, check_new_folder
 from osae.cli.shared_options import DATA, SAE
@@ -32,9 +33,12 @@ def run(options: OrderOptions, line: str) -> int:
     check_present(options.sae, options.data)
     from osae import report
     from osae.studies.order import order
+    from osae.studies.subjects import open_subject
 
+    sae = open_subject(options.sae)
+    announce_ordering(sae, options.data, options.by, options.out)
     with Progress("osae order") as progress:
-        result = order(options.sae, options.data, by=options.by, progress=progress)
+        result = order(sae, options.data, by=options.by, progress=progress)
     result = add_command(result, line)
     result.save(options.out)
     report.show(result)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_stitching
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import DATA, SAE, ResultFiles
 from osae.cli.terminal import Progress
@@ -23,9 +24,12 @@ def run(options: StitchOptions, line: str) -> int:
     """Stitch the units of the larger SAE into the smaller one, print the tables and write the files."""
     check_study(options, options.small, options.large, options.data)
     from osae.studies.stitch import stitch
+    from osae.studies.subjects import open_subject
 
+    small, large = open_subject(options.small), open_subject(options.large)
+    announce_stitching(small, large)
     with Progress("osae stitch") as progress:
-        result = stitch(options.small, options.large, options.data, progress=progress)
+        result = stitch(small, large, options.data, progress=progress)
     return finish_study(result, options, line)
 
 

@@ -8,6 +8,7 @@ from osae.cli import language
 from osae.cli.changes import parse_changes
 from osae.cli.command import Command
 from osae.cli.commands.resume import dictionary_ranks_option, log_option, on_nan_option, train_to_end
+from osae.cli.forecasting import announce_training
 from osae.cli.inputs import check_present
 from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_new_folder
@@ -213,6 +214,7 @@ def _create(options: TrainOptions) -> None:
     check_new_folder(options.out)
     check_present(options.data)
     source, recipes = plan(options)
+    from osae.devices import choose_device
     from osae.training import run as runs
 
     config = runs.RunConfig(
@@ -224,6 +226,7 @@ def _create(options: TrainOptions) -> None:
         options.on_nan,
         options.log_every or 0,
     )
+    announce_training(config, options.out, choose_device(options.device))
     runs.create(options.out, config)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from osae import passes
 from osae.data.worlds import SparseWorld, World
-from osae.experiments.jobs import Job, train_all
+from osae.experiments.jobs import Job, forecast_jobs, train_all
 from osae.experiments.methods import SORTED_BY_ENERGY, SORTED_BY_GAIN
 from osae.experiments.options import SeedOptions
 from osae.model import SAE
@@ -58,7 +58,7 @@ def train_saes(
         jobs.sort(key=lambda job: job.seed)  # jobs on the same samples follow each other: these are kept
     root = options.out / folder / "saes"
     groups = {recipe.name: Group(recipe.name, recipe, {}, 0.0) for recipe in recipes}
-    progress(0, len(jobs), "training")
+    progress(0, len(jobs), f"training; {forecast_jobs(jobs, options.workers)}")
     for count, done in enumerate(train_all(jobs, root, workers=options.workers), start=1):
         name, seed = done.job.recipe.name, done.job.seed
         group = groups[name]

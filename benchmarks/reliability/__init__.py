@@ -1,0 +1,1 @@
+"""Forecasts against measured peaks, bits against threads, and faults against other libraries."""

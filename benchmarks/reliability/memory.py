@@ -1,0 +1,202 @@
+"""Forecasts of memory against measured peaks, command by command: prints a table, and writes it if asked.
+
+python -m benchmarks.reliability.memory [--quick] [--out evidence/forecasts]
+
+Each command runs in a process that is forked from one that has imported and compiled everything; its peak is
+counted from there. Linux only.
+"""
+
+import argparse
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from osae.cli import main as osae
+from osae.model import SAE, SAEConfig
+from osae.sparsify import ReLU, TopK
+
+UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+
+
+class Case(NamedTuple):
+    """A command, and a name for it in the table."""
+
+    name: str
+    words: Sequence[object]
+
+
+class Outcome(NamedTuple):
+    """What was forecast for a case and what it took, in bytes."""
+
+    name: str
+    forecast: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """The forecast as a multiple of the peak."""
+        return self.forecast / self.measured
+
+
+def measure(case: Case) -> Outcome:
+    """Return the forecast that the command prints, and its peak."""
+    said, written = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
+            before = _peak()
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
+                code = osae([str(word) for word in case.words])
+            text = f"{code} {_peak() - before}\n{messages.getvalue()}"
+            os.write(written, text.encode()[:60_000])
+        finally:
+            os._exit(0)
+    os.close(written)
+    with open(said, encoding="utf-8") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    numbers, _, messages = text.partition("\n")
+    found = re.search(r"needs about ([\d.e+]+) (\wB) of memory", messages)
+    if not numbers.startswith("0 ") or found is None:
+        raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
+    return Outcome(case.name, float(found[1]) * UNITS[found[2]], float(numbers.split()[1]))
+
+
+def _peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the system does not tell the peak of a process")
+
+
+def warm(folder: Path) -> None:
+    """Import and compile everything here, so that no command counts it as its own."""
+    torch.set_num_threads(1)
+    saes = [str(_write_sae(folder, 1100, 8, 4, seed)) for seed in (0, 1)]  # above what is matched densely
+    data = str(_write_rows(folder, 300, 8))
+    run = ["--units", "16", "--k", "4", "--batch", "50", "--device", "cpu", "--out"]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        assert osae(["train", "osae", "--data", data, *run, str(folder / "warm")]) == 0
+        assert osae(["compare", *saes, "--data", data]) == 0
+        assert osae(["evaluate", saes[0], "--data", data]) == 0
+        assert osae(["order", saes[0], "--data", data, "--out", str(folder / "ordered")]) == 0
+        assert osae(["stitch", *saes, "--data", data]) == 0
+
+
+def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
+    """Yield the commands; the quick ones take few seconds each."""
+    yield _train(folder, "topk", rows=65_536, width=512, units=1024, k=16, batch=256)
+    yield _train(folder, "topk", rows=4096, width=512, units=8192, k=16, batch=256, seeds="0,1")
+    yield _study(folder, "evaluate", units=32_768, width=512, rows=1024)
+    yield _study(folder, "stitch", units=32_768, width=512, rows=1024)
+    yield _compare(folder, units=4096, width=512)
+    if quick:
+        return
+    yield _train(folder, "vanilla", rows=8192, width=128, units=16_384, k=16, batch=2048)
+    yield _train(folder, "batchtopk", rows=8192, width=256, units=16_384, k=32, batch=2048)
+    yield _train(folder, "osae", rows=65_536, width=256, units=8192, k=32, batch=2048)
+    yield _train(folder, "osae-paper", rows=8192, width=256, units=16_384, k=64, batch=4096)
+    yield _train_world(folder, "osae-paper")
+    yield _train_world(folder, "osae")
+    yield _study(folder, "order", units=32_768, width=512, rows=1024)
+    yield _study(folder, "order", units=8192, width=512, rows=16_384, k=64)
+    yield _compare(folder, units=2048, width=2048)
+    yield _compare(folder, units=4096, width=512, rows=16_384, k=64)
+    yield _study(folder, "evaluate", units=16_384, width=256, rows=2048, k=0)
+
+
+def _train(
+    folder: Path, recipe: str, *, rows: int, width: int, units: int, k: int, batch: int, seeds: str = "0"
+) -> Case:
+    data, out = _write_rows(folder, rows, width), tempfile.mkdtemp(dir=folder)
+    words = ["train", recipe, "--data", data, "--units", units, "--k", k, "--batch", batch, "--seeds", seeds]
+    name = f"train {recipe}, {units:,} units of width {width}, k {k}, batch {batch:,}, {rows:,} rows"
+    return Case(f"{name}, seeds {seeds}", [*words, "--tokens", 3 * batch, "--device", "cpu", "--out", out])
+
+
+def _train_world(folder: Path, recipe: str) -> Case:
+    sizes = {"width": 128, "units": 512, "active": 8, "samples": 100_000}
+    world = [word for name, size in sizes.items() for word in (f"--world-{name}", size)]
+    words = ["train", recipe, *world, "--batch", 2000, "--epochs", 0.4, "--device", "cpu", "--out"]
+    return Case(f"train {recipe} on a world, {sizes}, batch 2,000", [*words, tempfile.mkdtemp(dir=folder)])
+
+
+def _study(folder: Path, command: str, *, units: int, width: int, rows: int, k: int = 16) -> Case:
+    sae, data = _write_sae(folder, units, width, k), _write_rows(folder, rows, width)
+    words = [command, sae, "--data", data]
+    if command == "order":
+        words += ["--out", tempfile.mkdtemp(dir=folder)]
+    if command == "stitch":
+        words.insert(1, _write_sae(folder, units // 4, width, k))
+    active = f"k {k}" if k else "ReLU"
+    return Case(f"{command}, {units:,} units of width {width}, {active}, {rows:,} rows", words)
+
+
+def _compare(folder: Path, *, units: int, width: int, rows: int = 0, k: int = 16) -> Case:
+    saes = [_write_sae(folder, units, width, k, seed) for seed in (0, 1)]
+    more = ["--data", _write_rows(folder, rows, width)] if rows else []
+    name = f"compare, 2 x {units:,} units of width {width}" + (f", k {k}, {rows:,} rows" if rows else "")
+    return Case(name, ["compare", *saes, "--prefixes", 64, *more])
+
+
+def _write_rows(folder: Path, rows: int, width: int) -> Path:
+    path = folder / f"{rows}x{width}.npy"
+    if not path.exists():
+        np.save(path, np.random.default_rng(0).standard_normal((rows, width), dtype=np.float32))
+    return path
+
+
+def _write_sae(folder: Path, units: int, width: int, k: int, seed: int = 0) -> Path:
+    """Write an SAE whose atoms resemble those of other seeds; with k 0, a ReLU SAE."""
+    path = folder / f"{units}x{width}k{k}s{seed}"
+    if not path.exists():
+        shared, own = (
+            torch.randn(units, width, generator=torch.Generator().manual_seed(s)) for s in (9, seed)
+        )
+        atoms = torch.nn.functional.normalize(shared + 0.3 * own, dim=-1)
+        SAE(SAEConfig(width, units, TopK(k) if k else ReLU(0.1)), atoms=atoms).save(path)
+    return path
+
+
+def format_table(outcomes: Sequence[Outcome]) -> str:
+    """Return the outcomes as Markdown."""
+    head = "| command | forecast | measured | ratio |\n| :-- | --: | --: | --: |\n"
+    rows = (
+        f"| {one.name} | {one.forecast / 1e6:,.0f} MB | {one.measured / 1e6:,.0f} MB | {one.ratio:.2f} |\n"
+        for one in outcomes
+    )
+    return head + "".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="only the cases that take few seconds")
+    parser.add_argument("--only", default="", help="only the cases with this in their name")
+    parser.add_argument("--out", type=Path, help="write the table into this folder")
+    asked = parser.parse_args()
+    outcomes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        warm(Path(scratch))
+        for case in list_cases(Path(scratch), quick=asked.quick):
+            if asked.only in case.name:
+                outcomes.append(measure(case))
+                print(format_table(outcomes[-1:]).splitlines()[-1], flush=True)
+    if asked.out:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        (asked.out / "table.md").write_text(f"# Forecasts of memory\n\n{format_table(outcomes)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

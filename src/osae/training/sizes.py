@@ -1,0 +1,104 @@
+"""The sizes of a training run, from which its needs are forecast before it starts."""
+
+import time
+from collections.abc import Sequence
+from typing import assert_never
+
+import torch
+
+from osae.data.shards import Shards
+from osae.data.source import MIXED_NUMBERS, Live, OnDisk, SourceSpec
+from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
+from osae.forecast import Training
+from osae.kernels import DENSE_SHARE, batch
+from osae.recipes import FromData, Recipe
+from osae.revival import Resample, Split
+from osae.sparsify import BatchTopK, TopK
+from osae.training.member import REVIVAL_NUMBERS, REVIVAL_ROWS
+
+CANDIDATES = 4  # arrays of the candidates of BatchTopK, for each array of a code
+PROBE = 2**29  # multiplications that the speed of this machine is measured with: some hundredths of a second
+PRODUCTS, DENSE_PRODUCTS = 2.0, 12.0  # of the encoder, that take as long as a step with sparse or dense codes
+
+
+def measure_training(
+    recipes: Sequence[Recipe], seeds: Sequence[int], source: SourceSpec, snapshots: int = 0
+) -> Training:
+    """Return the sizes of a run of every recipe with every seed."""
+    first = recipes[0]
+    rows, blocks = _measure_source(source, first.sae.width, len(seeds))
+    return Training(
+        width=first.sae.width,
+        units=max(recipe.sae.units for recipe in recipes),
+        entries=max(map(_count_entries, recipes)),
+        dense=any(_count_entries(recipe) > DENSE_SHARE * recipe.sae.units for recipe in recipes),
+        batch=first.batch,
+        members=len(recipes) * len(seeds),
+        block=rows,
+        blocks=blocks,
+        start_rows=max(_count_start_rows(recipe, rows) for recipe in recipes),
+        revival_rows=max(_count_revival_rows(recipe, rows) for recipe in recipes),
+        sorted_k=max(_find_sorted_k(recipe) for recipe in recipes),
+        world_units=source.units if isinstance(source, SparseWorld) else 0,
+        snapshots=snapshots + 1,
+    )
+
+
+def forecast_seconds(size: Training, steps: int) -> float:
+    """Return about how long so many steps take on this CPU, from the time of one product."""
+    rows = max(1, min(size.batch, PROBE // (size.units * size.width)))
+    x, encoder = torch.ones(rows, size.width), torch.ones(size.units, size.width)
+    times = []
+    for _ in range(2):  # the first one also warms up
+        started = time.perf_counter()
+        torch.mm(x, encoder.T)
+        times.append(time.perf_counter() - started)
+    products = DENSE_PRODUCTS if size.dense else PRODUCTS
+    return products * min(times) / rows * size.batch * size.members * steps
+
+
+def _count_entries(recipe: Recipe) -> int:
+    """Return the most entries of a code in training; all units where every pre-activation is needed."""
+    sparsifier, units = recipe.sae.sparsifier, recipe.sae.units
+    match sparsifier:
+        case TopK(k):
+            return _warmed_up(recipe, k)
+        case BatchTopK(k):  # candidates of a row are sorted and counted on the way
+            return min(units, CANDIDATES * batch.ROOM * _warmed_up(recipe, k))
+        case _:
+            return units
+
+
+def _warmed_up(recipe: Recipe, k: int) -> int:
+    """Return the k that the warm-up starts from."""
+    warmup = recipe.k_warmup
+    return max(k, (warmup.start or recipe.sae.units) if warmup and warmup.share > 0 else 0)
+
+
+def _find_sorted_k(recipe: Recipe) -> int:
+    """Return how many units are active when units are sorted at the end; 0 if they are not."""
+    return getattr(recipe.sae.sparsifier, "k", recipe.sae.units) if recipe.resort else 0
+
+
+def _measure_source(source: SourceSpec, width: int, seeds: int) -> tuple[int, int]:
+    """Return how many rows a block of the data has, and how many blocks are in memory."""
+    match source:
+        case OnDisk(path):
+            rows, most = Shards(path).rows, max(1, MIXED_NUMBERS // width)
+            count = -(-rows // most)
+            return -(-rows // count), 1 if count == 1 else 2 * seeds
+        case Live(harvest):
+            return min(harvest.block, harvest.tokens), 2
+        case SparseWorld() | PCAWorld() | ForestWorld():
+            return source.samples, 1
+        case _:
+            assert_never(source)
+
+
+def _count_start_rows(recipe: Recipe, rows: int) -> int:
+    return min(recipe.start.samples, max(1, rows // 2)) if isinstance(recipe.start, FromData) else 0
+
+
+def _count_revival_rows(recipe: Recipe, rows: int) -> int:
+    searches = isinstance(recipe.revival, Split | Resample)
+    return min(REVIVAL_ROWS, REVIVAL_NUMBERS // recipe.sae.units, rows) if searches else 0

@@ -1,0 +1,139 @@
+"""Forecasts: what cannot fit is refused before anything is made, and what is forecast is what is taken."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.reliability import memory
+from osae import SAE, forecast
+from osae.cli import forecasting, main
+from osae.experiments.jobs import Job, forecast_jobs
+from osae.forecast import Forecast
+from osae.model import SAEConfig
+from osae.recipes import Task, world_recipe
+from osae.sparsify import TopK
+from osae.training.sizes import measure_training
+from tests.data.tiny import documents, saved_model, saved_text
+from tests.faults.damage import WORLD
+
+WORDS = {  # commands that forecast, with the files of `folder`
+    "train": [
+        "train",
+        "topk",
+        "--data",
+        "x.npy",
+        "--units",
+        "16",
+        "--k",
+        "2",
+        "--batch",
+        "20",
+        "--out",
+        "out",
+    ],
+    "compare": ["compare", "a", "b"],
+    "evaluate": ["evaluate", "a", "--data", "x.npy"],
+    "order": ["order", "a", "--data", "x.npy", "--out", "out"],
+    "stitch": ["stitch", "a", "b", "--data", "x.npy"],
+    "reproduce": ["reproduce", "toy", "--quick", "--methods", "topk", "--seeds", "1", "--out", "out"],
+    "harvest": ["harvest", "--model", "model", "--layer", "1", "--text", "text.jsonl", "--tokens", "200"],
+}
+WORDS["harvest"] += ["--context", "16", "--device", "cpu", "--out", "out"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for seed, name in enumerate("ab"):
+        SAE(SAEConfig(8, 16, TopK(2)), generator=torch.Generator().manual_seed(seed)).save(folder / name)
+    memory._write_rows(folder, 100, 8).rename(folder / "x.npy")
+    saved_model(folder / "model")
+    saved_text(folder / "text.jsonl", documents(60, seed=3))
+    return folder
+
+
+@pytest.mark.parametrize("command", WORDS)
+def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(command, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(forecast, "free_memory", lambda: 2**20)
+    assert main(WORDS[command]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("osae: this needs about ")
+    assert "of memory, and 1.05 MB are free: " in error
+    if command != "harvest":  # which keeps the contexts that it has cut, and resumes with them
+        assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "order", "harvest"])
+def test_what_does_not_fit_on_the_disk_is_refused_with_what_would(
+    command, folder, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(forecast, "free_disk", lambda folder: 1000)
+    assert main([*WORDS[command][:-1], str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"on the disk of {tmp_path / 'out'}, and 1 kB are free: " in error
+
+
+def test_the_needs_are_said_in_one_line_before_the_work(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(WORDS["compare"]) == 0
+    assert "needs about" not in capsys.readouterr().err  # too little to speak of
+    monkeypatch.setattr(forecasting, "NOTICED", 0)
+    assert main(WORDS["compare"]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("osae compare: needs about ")
+    assert first.endswith(" of memory")
+
+
+def test_more_of_anything_needs_more():
+    def forecast_of(**changes) -> Forecast:
+        task = Task(**{"width": 64, "units": 512, "k": 4, "samples": 1000, "batch": 100} | changes)
+        return measure_training([world_recipe("topk", task)], [0], WORLD).forecast()
+
+    least = forecast_of()
+    for changes in ({"units": 4096}, {"width": 512}, {"batch": 100_000, "samples": 100_000}):
+        assert forecast_of(**changes).memory > least.memory
+
+
+def test_workers_need_memory_each():
+    recipe = world_recipe("topk", Task(width=6, units=8, k=2, samples=100, batch=50))
+    jobs = [Job(recipe, seed, WORLD) for seed in range(4)]
+    one, two = (forecast_jobs(jobs, workers) for workers in (1, 2))
+    assert two.memory > 2 * one.memory
+    assert one.disk == two.disk > 0
+    assert forecast_jobs([], 2) == Forecast(0)
+
+
+def test_free_memory_and_disk_are_those_of_the_system(tmp_path):
+    free = forecast.free_memory()
+    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert forecast.free_disk(tmp_path / "new" / "folder") > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (Forecast(5 * 10**8), "needs about 500 MB of memory"),
+        (Forecast(10**12, 2_500_000, 30), "needs about 1 TB of memory, 2.5 MB of disk, 30 s"),
+        (Forecast(1, 0, 7200), "needs about 0.001 kB of memory, 2 h"),
+        (Forecast(10**6, 0, 864_000), "needs about 1 MB of memory, 10 days"),
+    ],
+)
+def test_amounts_are_written_as_people_say_them(given, text):
+    assert str(given) == text
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell peaks")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_peaks_are_within_30_percent_of_the_forecast(quick):
+    with tempfile.TemporaryDirectory() as scratch:
+        memory.warm(Path(scratch))
+        cases = list(memory.list_cases(Path(scratch), quick=quick))
+        outcomes = [memory.measure(case) for case in (cases[1:4] if quick else cases)]
+    assert [one for one in outcomes if not 0.7 <= one.ratio <= 1.3] == []
