@@ -15,7 +15,7 @@ from benchmarks import ROOT
 from osae import results
 from osae.experiments.claims import judge_result
 from osae.files import CHECKSUM, atomic_write, seal
-from osae.report import markdown
+from osae.report import render_markdown
 from osae.results.codec import to_json
 from osae.results.experiment import ExperimentResult
 
@@ -37,7 +37,7 @@ def judge_again(folder: Path) -> dict[str, str]:
     indent = 2 if text.startswith("{\n") else None
     return {
         "results.json": json.dumps(data, indent=indent, ensure_ascii=False) + "\n",
-        "table.md": FIGURE.sub("", markdown(judged)).rstrip("\n") + "\n",
+        "table.md": FIGURE.sub("", render_markdown(judged)).rstrip("\n") + "\n",
     }
 
 

@@ -49,7 +49,7 @@ class Decoded(Trained):
         code = sae.encode(x, k=self.member.k_at(0))
         error = (x - sae.decode(code)).square().sum(-1).mean()
         none = x.new_zeros(())
-        return Terms(error, error, none, none, code)
+        return Terms(error, error, none, none, code, x)
 
     def forward(self) -> Tensor:
         return self.terms().total

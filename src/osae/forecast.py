@@ -62,8 +62,8 @@ class Training:
         held = self.blocks * rows + INDEX * self.block
         drawn = 2 * SINGLE * self.block * self.world_units + rows
         # the rows around their mean, in double precision, and twice along all directions
-        begun = 7 * SINGLE * self.start_rows * self.width + 3 * DOUBLE * self.width**2
-        started = rows + max(2 * rows, rows + begun) + 4 * self.members * matrix
+        start = 7 * SINGLE * self.start_rows * self.width + 3 * DOUBLE * self.width**2
+        started = rows + max(2 * rows, rows + start) + 4 * self.members * matrix
         trained = held + 8 * self.members * matrix  # weights, gradients, and both moments
         stepped = trained + 2 * matrix + self._of_step()
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients

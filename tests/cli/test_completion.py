@@ -12,25 +12,28 @@ from osae.cli.commands import train
 from osae.cli.completion import SCRIPTS, offer
 from osae.cli.parsing import list_flags
 from osae.experiments import EXPERIMENTS
+from osae.experiments.methods import STARTS
 from osae.interop import TARGETS
+from osae.options import list_options
 
+TRAINED = next(each for each in list_options(train.COMMAND.options) if each.name == "recipes").allowed
 WORLD = [flag for flag in list_flags(train.COMMAND) if flag.startswith("--world-")]
 
 
 @pytest.mark.parametrize(
     ("words", "offers"),
     [
-        (["tr"], ["train"]),
-        (["re"], ["reproduce", "resume", "recipes"]),
+        (["trai"], ["train"]),
+        (["rec"], ["recipes"]),
         (["train", "--wor"], WORLD),
         (["train", "osae", "--world-zipf", "1", "--world-z"], []),  # given already
-        (["train", "osae", "--log", "wandb", "--lo"], ["--log"]),  # can be given again
+        (["train", "osae", "--log", "wandb", "--lo"], ["--log", "--log-every"]),  # can be given again
         (
             ["train", "osae-"],
             ["osae-paper", "osae-from-noise", "osae-geometric", "osae-swept", "osae-swept-restarting"],
         ),
-        (["train", "osae,to"], ["osae,topk"]),
-        (["train", "osae", "--start", ""], ["data", "noise"]),
+        (["train", "osae,top"], [f"osae,{name}" for name in TRAINED if name.startswith("top")]),
+        (["train", "osae", "--start", ""], [*STARTS]),
         (["train", "--print"], ["--print-config"]),
         (["train", "osae", "--out", ""], []),  # left to the shell: file names
         (["compare", "a", ""], []),
@@ -97,7 +100,7 @@ def test_each_shell_understands_its_script(shell, path, capsys):
     ("words", "offers"),
     [
         (["convert", "a", "--to=s"], ["--to=saelens", "--to=sparsify"]),
-        (["train", "--start="], ["--start=data", "--start=noise"]),
+        (["train", "--start="], [f"--start={name}" for name in STARTS]),
         (["train", "osae", "--recipes=x"], []),
         (["convert", "--to", "="], [*TARGETS]),  # as bash splits it
         (["convert", "--to", "=", "sa"], ["saelens"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from osae.measures import Measure, added
-from osae.report import page, show
+from osae.report import render_page, show
 from osae.report.about import describe
 from osae.results import Comparison, Evaluation, Interval, Ordering, read
 from osae.results.subject import SourceInfo
@@ -53,9 +53,9 @@ def evaluation():
 )
 def test_every_study_has_a_page_with_its_tables_figures_and_provenance(name, title, images):
     result = kept(name)
-    parsed = seen(page(result))
+    parsed = seen(render_page(result))
     text = "".join(parsed.text)
-    assert f"<h1>{title}</h1>" in page(result)
+    assert f"<h1>{title}</h1>" in render_page(result)
     assert [each.get("class") for each in parsed.all("table")].count("sortable") == len(result.tables())
     assert len([each for each in parsed.all("figure") if "data-plot" in each]) == images
     assert all(line in text for line in [*result.summary(), *result.remarks()])
@@ -67,7 +67,7 @@ def test_an_ordering_has_a_page(evaluation):
     sae = evaluation.saes[0]
     source = SourceInfo(sae.path, sae.format, sae.sha256, 3, sae.width, sae.sparsifier, sae.notes)
     result = Ordering(evaluation.provenance, evaluation.activations, source, "gain", (2, 0, 1), 3, -0.5)
-    text = "".join(seen(page(result)).text)
+    text = "".join(seen(render_page(result)).text)
     assert "Units ordered by gain" in text
     assert "3 of 3 units moved" in text
 
@@ -76,7 +76,7 @@ def test_one_pair_is_shown_without_a_spread_or_an_interval(two, capsys):
     empty = Interval(0.5, 0.0, 0.5, 0.5)
     prefixes = tuple(replace(prefix, measures={"stability": empty}) for prefix in two.means.prefixes)
     two = replace(two, means=replace(two.means, prefixes=prefixes, measures={"stability": empty}))
-    html = page(two).split("<details>")[0]
+    html = render_page(two).split("<details>")[0]
     show(two)
     assert f"{two.pairs[0].stability:.3f}" in html
     for text in (html, capsys.readouterr().out):
@@ -86,15 +86,15 @@ def test_one_pair_is_shown_without_a_spread_or_an_interval(two, capsys):
 
 
 def test_several_pairs_have_their_spread_and_their_interval(three):
-    html = page(three)
+    html = render_page(three)
     mean = three.means.measures["stability"]
     assert f'title="95 % interval: {mean.low:.3f} to {mean.high:.3f}"' in html
     assert f"({mean.std:.3f})" in html
 
 
 def test_the_mean_of_pairs_is_in_the_foot_where_sorting_leaves_it(three):
-    bodies = re.findall(r"<tbody>(.*?)</tbody>", page(three), re.DOTALL)
-    feet = re.findall(r"<tfoot>(.*?)</tfoot>", page(three), re.DOTALL)
+    bodies = re.findall(r"<tbody>(.*?)</tbody>", render_page(three), re.DOTALL)
+    feet = re.findall(r"<tfoot>(.*?)</tfoot>", render_page(three), re.DOTALL)
     assert not any("mean of 3 pairs" in body for body in bodies)
     assert sum("mean of 3 pairs" in foot for foot in feet) == 1
 
@@ -103,13 +103,13 @@ def test_prefixes_carry_the_number_they_sort_by(three):
     lengths = [prefix.length for prefix in three.means.prefixes]
     assert len(lengths) > 1
     for length in lengths:
-        assert f'<th scope="row" data-value="{float(length)}">first {length}</th>' in page(three)
+        assert f'<th scope="row" data-value="{float(length)}">first {length}</th>' in render_page(three)
 
 
 def test_names_of_files_are_text_wherever_they_stand(three, evaluation):
     for result in (three, evaluation):
         saes = tuple(replace(sae, path=f"{AWKWARD} {place}") for place, sae in enumerate(result.saes))
-        parsed = seen(page(replace(result, saes=saes)))
+        parsed = seen(render_page(replace(result, saes=saes)))
         assert not parsed.all("b")
         assert f"{AWKWARD} 1" in "".join(parsed.text)
         assert len(parsed.all("figure")) == 2
@@ -138,9 +138,9 @@ def test_a_measure_in_the_table_of_measures_is_on_the_page_and_on_the_terminal(t
     pairs = tuple(replace(pair, measures={**pair.measures, "tilt": 0.1234}) for pair in two.pairs)
     with added(entry):
         result = replace(two, pairs=pairs)
-        text = "".join(seen(page(result)).text)
+        text = "".join(seen(render_page(result)).text)
         show(result)
-        assert 'title="tilt of the pair, lower is better"' in page(result)
+        assert 'title="tilt of the pair, lower is better"' in render_page(result)
     shown = capsys.readouterr().out
     for part in ("Tilt", "0.123"):
         assert part in text

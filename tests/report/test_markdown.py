@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from osae.report import markdown, markdown_table
+from osae.report import markdown_table, render_markdown
 from osae.results import Interval, Row, Table, read
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 
 
 def test_markdown_has_every_method_the_published_numbers_and_the_chance_level(experiment):
-    text = markdown(experiment)
+    text = render_markdown(experiment)
     numbers, claims = text.split("## Claims")
     for part in (numbers, claims):
         table = [line for line in part.splitlines() if line.startswith("|")]
@@ -30,16 +30,16 @@ def test_markdown_has_every_method_the_published_numbers_and_the_chance_level(ex
 
 
 def test_markdown_of_several_worlds_has_a_table_for_each(experiment, sections):
-    text = markdown(replace(experiment, rows=(), sections=sections))
+    text = render_markdown(replace(experiment, rows=(), sections=sections))
     assert text.count("| Method |") == len(sections)
     assert all(f"## {section.title}" in text for section in sections)
     assert "World: SparseWorld: zipf 0.5" in text
-    assert markdown(replace(experiment, sections=sections)).count("| Method |") == len(sections) + 1
+    assert render_markdown(replace(experiment, sections=sections)).count("| Method |") == len(sections) + 1
 
 
 def test_a_section_may_have_columns_of_its_own(experiment, sections):
     own = replace(sections[0], title="Its own", columns=("mse",))
-    text = markdown(replace(experiment, rows=(), sections=(*sections, own)))
+    text = render_markdown(replace(experiment, rows=(), sections=(*sections, own)))
     *others, last = text.split("| Method |")[1:]
     assert last.splitlines()[0] == " MSE |"
     assert all(other.splitlines()[0] != " MSE |" for other in others)
@@ -63,7 +63,7 @@ def test_a_single_pair_has_no_spread(experiment):
     rows = [
         replace(row, measures={"stability_pairs": Interval(0.89, 0.0, 0.89, 0.89)}) for row in experiment.rows
     ]
-    assert "(0.000)" not in markdown(replace(experiment, seeds=(0, 1), rows=tuple(rows)))
+    assert "(0.000)" not in render_markdown(replace(experiment, seeds=(0, 1), rows=tuple(rows)))
 
 
 def test_names_cannot_break_a_table_or_hide_text():
@@ -74,7 +74,7 @@ def test_names_cannot_break_a_table_or_hide_text():
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in EVIDENCE.glob("*/results.json")))
 def test_kept_results_give_the_kept_numbers(folder):
     kept = (EVIDENCE / folder / "table.md").read_text(encoding="utf-8")
-    made = markdown(read(EVIDENCE / folder / "results.json"))
+    made = render_markdown(read(EVIDENCE / folder / "results.json"))
     assert _cells(made) == _cells(kept)
 
 

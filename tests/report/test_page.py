@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osae.report import figures, page, write_experiment, write_page
+from osae.report import figures, render_page, write_experiment, write_page
 from osae.results import ExperimentResult, Interval, read
 from osae.results.experiment import Figure
 
@@ -84,7 +84,7 @@ def test_page_needs_nothing_but_itself(report):
 
 def test_a_figure_without_its_plot_is_shown_as_its_image(drawn, tmp_path):
     (tmp_path / "loss.json").unlink()
-    parsed = seen(page(drawn, tmp_path))
+    parsed = seen(render_page(drawn, tmp_path))
     (image,) = parsed.all("img")
     assert image["src"].startswith("data:image/png;base64,iVBOR")
     assert image["alt"] == 'The "loss" & <more>'
@@ -125,17 +125,17 @@ def test_page_has_a_summary_and_says_nothing_twice(report, drawn):
 
 
 def test_page_of_several_worlds_and_of_nothing(experiment, sections):
-    parsed = seen(page(replace(experiment, rows=(), sections=sections)))
+    parsed = seen(render_page(replace(experiment, rows=(), sections=sections)))
     assert len(parsed.all("table")) == len(sections)
     assert "alpha 0.5" in "".join(parsed.text)
     assert "World: SparseWorld: zipf 0.5" in "".join(parsed.text)
-    assert len(seen(page(ExperimentResult("none", "", {}, ()))).all("table")) == 1
+    assert len(seen(render_page(ExperimentResult("none", "", {}, ()))).all("table")) == 1
 
 
 def test_a_single_pair_has_no_interval_to_point_at(experiment):
     alone = {"stability_pairs": Interval(0.611, 0.0, 0.611, 0.611)}
     rows = tuple(replace(row, measures=alone) for row in experiment.rows)
-    html = page(replace(experiment, seeds=(0, 1), rows=rows)).split("<details>")[0]
+    html = render_page(replace(experiment, seeds=(0, 1), rows=rows)).split("<details>")[0]
     assert "0.611" in html
     assert "0.611 to 0.611" not in html
     assert "(0.000)" not in html
@@ -171,7 +171,7 @@ def test_every_image_lies_on_a_light_card_and_wide_ones_scroll(experiment, tmp_p
 
 
 def test_long_lists_are_left_to_the_json_file(experiment):
-    html = page(replace(experiment, world={"strengths": list(range(1000))}))
+    html = render_page(replace(experiment, world={"strengths": list(range(1000))}))
     assert "1,000 entries, in the JSON file" in html
 
 

@@ -280,7 +280,8 @@ def test_a_measure_is_one_function_and_one_table_entry(new_measure, capsys):
     atoms = [noise(20, 8, seed) for seed in range(3)]
     result = check(compare(atoms, chance_draws=0))
     expected = float(metrics.match_atoms(atoms[0], atoms[1]).similarity.min())
-    _, pairs, prefixes = result.tables()
+    tables = {table.title: table for table in result.tables()}
+    pairs, prefixes = tables["Pairs"], tables["Prefixes"]
     assert pairs.rows[0].values["worst"] == pytest.approx(expected)
     assert "Worst" in [measure.title for measure in pairs.measures()]
     assert "worst" in prefixes.columns
@@ -296,7 +297,7 @@ def test_a_measure_is_one_function_and_one_table_entry(new_measure, capsys):
     report.show(result)
     assert "Worst" in capsys.readouterr().out
     assert "Worst" in report.markdown_table(pairs)
-    html = report.page(result)
+    html = report.render_page(result)
     assert ">Worst" in html
     assert f"{expected:.3f}" in html
 

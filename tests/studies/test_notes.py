@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from osae import interop
-from osae.report.page import page
+from osae.report.page import render_page
 from osae.report.terminal import show
 from osae.results import read as read_results
 from osae.studies.compare import compare
@@ -26,7 +26,7 @@ def everywhere(tmp_path, capsys):
         (tmp_path / "r.json").write_text(json.dumps(result.to_json()))
         shown = capsys.readouterr().out
         said = " ".join(read_results(tmp_path / "r.json").remarks())
-        return all(words in " ".join(text.split()) for text in (shown, unescape(page(result)), said))
+        return all(words in " ".join(text.split()) for text in (shown, unescape(render_page(result)), said))
 
     return tell
 

@@ -17,7 +17,7 @@ INTERVALS = (
 )
 
 
-def markdown(result: ExperimentResult) -> str:
+def render_markdown(result: ExperimentResult) -> str:
     """Return the experiment as a Markdown page: what was run, the tables, the claims, notes and figures."""
     lines = [f"# {_one_line(result.title or result.experiment or 'Results')}", ""]
     if result.world:

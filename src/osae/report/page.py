@@ -17,7 +17,7 @@ from osae.files import atomic_write
 from osae.measures import Measure
 from osae.report.about import About, describe
 from osae.report.cells import BEST, BOLD, Grid, explain, lay_out_all
-from osae.report.markdown import markdown
+from osae.report.markdown import render_markdown
 from osae.report.packing import pack, write_pieces
 from osae.report.plots import Plot, read_plot
 from osae.report.text import visible
@@ -78,7 +78,7 @@ def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(result, folder / "results.json", indent=2)
-    write_text(markdown(result), folder / "table.md")
+    write_text(render_markdown(result), folder / "table.md")
     result.to_csv(folder / "results.csv")
     write_page(result, folder / "report.html")
     return folder / "report.html"
@@ -86,7 +86,7 @@ def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
 
 def write_page(result: AnyResult, path: Path | str) -> None:
     """Write the result as one HTML page; figures that it names are read from the page's folder."""
-    write_text(page(result, Path(path).parent), path)
+    write_text(render_page(result, Path(path).parent), path)
 
 
 def write_report(
@@ -121,7 +121,7 @@ def write_text(text: str, path: Path | str) -> None:
 # --- from results to parts --------------------------------------------------------------------------
 
 
-def page(result: AnyResult, folder: Path | str = ".") -> str:
+def render_page(result: AnyResult, folder: Path | str = ".") -> str:
     """Return the result as one HTML page; figures that it names are read from `folder`.
 
     Units that were compared can be browsed, with their contexts if these are beside the SAEs.

@@ -14,7 +14,7 @@ from osae.objective import Terms
 from osae.ranks import NO_OTHERS, Ranks
 
 OnNan = Literal["stop", "skip"]
-EXPLODED = 100  # times the first loss: no recipe comes near that by itself
+EXPLODED = 100  # times the loss of an SAE that reconstructs nothing: no recipe comes near that by itself
 
 
 class NotFinite(ValueError):
@@ -63,8 +63,10 @@ class Watch:
     sorted or replaced and before anything is written.
     """
 
-    def __init__(self, name: str, device: torch.device):
+    def __init__(self, name: str, device: torch.device, empty: float = 0.0):
+        """Watch the SAE of that name; `empty` is about what the loss would be if it reconstructed nothing."""
         self.name, self.device, self.spoiled = name, device, torch.zeros((), device=device)
+        self._empty = empty if math.isfinite(empty) else 0.0
         self._first, self._warned = -1.0, False
         self._under_way: deque[_Check] = deque()
 
@@ -105,7 +107,7 @@ class Watch:
             raise NotFinite(f"{self.name}: {part} is NaN or infinite at step {step + 1}", terms, step)
         self._first = loss if self._first < 0 else self._first
         if not self._warned:
-            self._warned = warn_if_exploded(self.name, step + 1, loss, self._first)
+            self._warned = warn_if_exploded(self.name, step + 1, loss, self._first, self._empty)
 
 
 def _send(numbers: Tensor) -> tuple[Tensor, Any]:
@@ -139,13 +141,16 @@ def finite_rows(block: Float[Tensor, "N d"], where: str, on_nan: OnNan) -> Float
     return block[finite]
 
 
-def warn_if_exploded(name: str, step: int, loss: float, first: float) -> bool:
-    """Return whether the loss has grown far beyond the first one, and warn if so."""
-    exploded = loss > EXPLODED * first
+def warn_if_exploded(name: str, step: int, loss: float, first: float, empty: float) -> bool:
+    """Return whether the loss has grown far beyond the first one and that of no reconstruction; warn if so.
+
+    The first one alone is no measure: while k is large, an SAE may reconstruct its first batch exactly.
+    """
+    exploded = loss > EXPLODED * max(first, empty)
     if exploded:
         warnings.warn(
             f"{name} diverges: its loss is {loss:.3g} at step {step} and was {first:.3g} at first; "
-            "a lower learning rate (lr.peak) helps.",
+            "try a lower learning rate (lr.peak).",
             stacklevel=2,
         )
     return exploded

@@ -25,6 +25,7 @@ from osae.training.start import start_sae
 from osae.training.weights import Weights
 
 REVIVAL_ROWS = 50_000  # rows that are searched for poorly reconstructed ones
+SEEN = 1000  # rows that tell how large a loss is
 REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
 
 
@@ -70,7 +71,8 @@ class Member:
         )
         self.last_fired = torch.zeros(len(self.sae.decoder), dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches left out because their loss or gradients were not finite
-        self.watch, self.may_skip = Watch(self.name, self.device), True
+        self.watch = Watch(self.name, self.device, float(rows[:SEEN].square().sum(-1).mean()))
+        self.may_skip = True
         self._oldest = 0  # no unit has been inactive since an earlier step than this one
         self._set_schedules()
 

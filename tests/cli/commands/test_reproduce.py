@@ -85,7 +85,7 @@ def test_reproduce_writes_results_table_and_page_and_continues_from_what_is_ther
     assert methods == ["topk", "topk-sorted", "topk-sorted-by-gain", "osae"]
     for key in ("stability_pairs", "stability_truth", "orderedness_pairs", "orderedness_truth", "mse"):
         assert set(results["rows"][0][key]) == {"mean", "std", "low", "high", "over", "values"}
-    assert "<img" in (out / "report.html").read_text()
+    assert "<figure data-plot=" in (out / "report.html").read_text()
     assert "osae" in (out / "table.md").read_text()
     trained = out / "saes" / "osae-seed1" / "sae.safetensors"
     before = trained.stat().st_mtime_ns

@@ -17,7 +17,7 @@ def test_trust_trains_twins_and_prune_keeps_what_they_find(tmp_path, monkeypatch
     world = SparseWorld(width=24, units=12, active=2, samples=4000)
     np.save("x.npy", world.draw("train").x.numpy())
     save_sae(tmp_path / "mine", world.dictionary())
-    words = ["trust", "mine", "--data", "x.npy", "--runs", "2", "--samples", "100000", "--out", "twins"]
+    words = ["trust", "mine", "--data", "x.npy", "--runs", "2", "--tokens", "100000", "--out", "twins"]
     assert main([*words, "--json", "t.json", "--units", "u.csv"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for words_of_units in (

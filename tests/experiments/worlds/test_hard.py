@@ -28,7 +28,7 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(hard.WORLDS, "flat", SMALL)
         patch.setattr(hard, "QUICK_SAMPLES", 1500)
-        options = HardOptions(out=out, quick=True, jobs=1, worlds=("flat",))
+        options = HardOptions(out=out, quick=True, jobs=1, forests=("flat",))
         return hard.run(options, lambda *words: None), out
 
 

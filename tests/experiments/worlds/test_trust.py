@@ -79,7 +79,7 @@ def test_activations_have_no_truth_but_a_next_run(tmp_path):
 
     world = SparseWorld(width=16, units=12, active=2, samples=4000)
     np.save(tmp_path / "x.npy", world.draw("train").x.numpy())
-    (measures,) = run(tmp_path / "out", seeds=4, data=tmp_path / "x.npy", units=12, k=2, samples=20_000)
+    (measures,) = run(tmp_path / "out", seeds=4, data=tmp_path / "x.npy", units=12, k=2, tokens=20_000)
     assert "auc" not in measures
     assert 0 <= measures["calibration_error"] < 0.3
     assert 0 < measures["found_units"] <= 1

@@ -40,7 +40,7 @@ def run(options: ReportOptions, line: str) -> int:
 
 COMMAND = Command(
     "report",
-    "Write a page about results, training runs and units: figures, tables, and a browser for units.",
+    "Write a page about results, training runs and units, with a unit browser.",
     ReportOptions,
     run,
     examples=(

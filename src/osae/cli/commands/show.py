@@ -12,7 +12,7 @@ from osae.options import Options, option
 class ShowOptions(Options):
     """What to show."""
 
-    path: Path = option(
+    result: Path = option(
         "a JSON file of results, the folder of an experiment or a training run, or an SAE with contexts",
         positional=True,
         metavar="RUN_OR_RESULT",
@@ -21,15 +21,15 @@ class ShowOptions(Options):
 
 def run(options: ShowOptions, line: str) -> int:
     """Print the tables and the summary of a result, or how far a run is."""
-    check_present(options.path)
+    check_present(options.result)
     from osae import report
     from osae.report.inputs import find_result
     from osae.report.runs import describe_state, find_run
 
-    if (folder := find_run(options.path)) is not None:
+    if (folder := find_run(options.result)) is not None:
         print(describe_state(folder))
     else:
-        report.show(find_result(options.path))
+        report.show(find_result(options.result))
     return 0
 
 

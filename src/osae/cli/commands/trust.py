@@ -20,8 +20,8 @@ class TrustOptions(ResultFiles):
     data: Path = option(DATA, metavar="DATA")
     out: Path = option("folder for the twins and their parts of the data", metavar="DIR")
     runs: int = option("twins to train, on documents that no other twin sees", default=3, least=2)
-    samples: int | None = option(
-        "samples that a twin is trained on, counting repetitions",
+    tokens: int | None = option(
+        "rows that a twin is trained on, counting repetitions",
         default=None,
         least=1,
         shown="the recipe's; one pass over DATA if it is not known",
@@ -49,7 +49,7 @@ def run(options: TrustOptions, line: str) -> int:
                 options.data,
                 options.out,
                 twins=options.runs,
-                samples=options.samples,
+                samples=options.tokens,
                 device=choose_device(options.device),
                 progress=progress,
                 tell=lambda sentence: say(f"osae: {sentence}"),
@@ -70,7 +70,7 @@ def run(options: TrustOptions, line: str) -> int:
 
 COMMAND = Command(
     "trust",
-    "Find out which units of an SAE other training runs find too: train its twins and look up every unit.",
+    "Find out which units of an SAE other training runs find too, by training twins of it.",
     TrustOptions,
     run,
     examples=("osae trust SAE --data acts --runs 3 --out runs/twins --units units.csv",),

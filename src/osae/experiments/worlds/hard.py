@@ -54,11 +54,11 @@ NOTES = (
 
 def run(options: HardOptions, progress: Progress) -> ExperimentResult:
     """Return a section for each world."""
-    sections = tuple(_run_world(name, options, progress) for name in options.worlds)
+    sections = tuple(_run_world(name, options, progress) for name in options.forests)
     result = ExperimentResult(
         experiment="hard",
         title="Hard worlds",
-        world=to_json(WORLDS[options.worlds[0]]),
+        world=to_json(WORLDS[options.forests[0]]),
         seeds=options.seed_list,
         sections=sections,
         columns=COLUMNS,

@@ -291,12 +291,12 @@ class HardOptions(SeedOptions):
     methods: tuple[str, ...] = option(
         "recipes for activations to train", default=LM_METHODS, choices=ACTIVATION_METHODS
     )
-    worlds: tuple[str, ...] = option("worlds to train on", default=HARD_WORLDS, choices=HARD_WORLDS)
+    forests: tuple[str, ...] = option("worlds to train on", default=HARD_WORLDS, choices=HARD_WORLDS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_distinct("--methods", self.methods)
-        check_distinct("--worlds", self.worlds)
+        check_distinct("--forests", self.forests)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,8 +318,11 @@ class TrustOptions(SeedOptions):
     )
     units: int = option("units of an SAE on --data", default=512, least=1)
     k: int = option("active units of an SAE on --data", default=24, least=1)
-    samples: int | None = option(
-        "samples that a run sees of --data", default=None, least=1, shown="one pass over its part"
+    tokens: int | None = option(
+        "rows that a run sees of --data, counting repetitions",
+        default=None,
+        least=1,
+        shown="one pass over its part",
     )
 
     def __post_init__(self) -> None:

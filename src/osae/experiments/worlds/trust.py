@@ -139,7 +139,7 @@ def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
     assert options.data is not None
     whole = Shards(options.data)
     *parts, measured = split_rows(whole, options.out / "data", runs)
-    samples = options.samples or min(part.rows for part in parts)
+    samples = options.tokens or min(part.rows for part in parts)
     task = Task(whole.width, options.units, options.k, samples, batch=min(BATCH, samples))
     yield Setting(
         f"{options.data.name}, {samples:,} samples",
