@@ -145,8 +145,11 @@ def describe_state(folder: Path) -> str:
     elif rate := _find_rate(folder, done):
         left = timedelta(seconds=round((steps - done) / rate))
         head += f", {rate:.3g} a second, {left} left"
-    names = dict.fromkeys(line["name"] for line in log)
-    return "\n".join([head, *(f"  {_draw_curve(name, log)}" for name in names)])
+    names = {line["name"]: visible(line["name"], 60) for line in log}
+    width = max(map(len, names.values()), default=0)
+    return "\n".join(
+        [head, *(f"  {shown:{width}s}  {_draw_curve(name, log)}" for name, shown in names.items())]
+    )
 
 
 def _find_rate(folder: Path, done: int) -> float | None:
@@ -161,10 +164,10 @@ def _draw_curve(name: str, log: Sequence[dict[str, Any]]) -> str:
         line["prefix"] for line in log if line["name"] == name and isinstance(line.get("prefix"), float)
     ]
     if not values:
-        return visible(name, 60)
+        return ""
     step = max(1, len(values) // WIDTH)
     shown = values[::-1][::step][::-1]
     low, high = min(shown), max(shown)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     blocks = "".join(BLOCKS[round((value - low) * scale)] for value in shown)
-    return f"{visible(name, 60)}  {blocks}  loss {values[-1]:.4g}"
+    return f"{blocks}  loss {values[-1]:.4g}"

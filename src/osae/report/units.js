@@ -24,7 +24,8 @@
   }
 
   const tokenText = number => number < 0 ? "" : index.vocabulary[number];
-  const legible = text => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
+  const legible = text => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥")
+    .replace(/ {4,}/g, run => `␣×${run.length}`) || "∅";
 
   function chip(number) {
     return element("span", {class: "token"}, legible(tokenText(number)));
