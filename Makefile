@@ -27,7 +27,7 @@ demo-lm: $(VENV)/.ready-lm
 	$(BIN)/osae reproduce lm --quick --methods topk,osae --starts noise --out runs/demo-lm
 
 test: setup
-	$(BIN)/python -m pytest -m 'not slow' -n 2
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --ignore tests/report/test_browser.py
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

@@ -30,9 +30,9 @@ def find_chromium():
 
 @contextmanager
 def opened_browser():
+    path = find_chromium()  # first: it says what is missing
     from playwright.sync_api import sync_playwright
 
-    path = find_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=WAYS)
         yield browser
