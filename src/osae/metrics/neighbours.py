@@ -63,8 +63,13 @@ def pair_cosines(
     a: Float[Array, "n d"], b: Float[Array, "n d"], *, absolute: bool = False
 ) -> Float[Tensor, "n"]:
     """Return the cosine of each row of `a` with the same row of `b`, in double precision."""
-    cosines = (_directions(a, "a").double() * _directions(b, "b").double()).sum(1)
-    return cosines.abs() if absolute else cosines
+    return _dot_rows(_directions(a, "a"), _directions(b, "b"), absolute)
+
+
+def _dot_rows(a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], absolute: bool) -> Float[Tensor, "n"]:
+    """Return the product of each row of `a` with the same row of `b`, in double precision."""
+    products = torch.einsum("nd,nd->n", a.double(), b.double())
+    return products.abs() if absolute else products
 
 
 def _directions(dictionary: Array, name: str) -> Float[Tensor, "K d"]:
@@ -121,5 +126,5 @@ class _Best:
         """Return the neighbours, with their cosines in double precision."""
         cosine = torch.empty(len(own), dtype=torch.float64)
         for part in torch.arange(len(own)).split(4096):
-            cosine[part] = pair_cosines(own[part], other[self.place[part]], absolute=absolute)
+            cosine[part] = _dot_rows(own[part], other[self.place[part]], absolute)
         return Neighbours(self.place, cosine, self.second.double().clamp_min(-1.0))

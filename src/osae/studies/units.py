@@ -273,7 +273,8 @@ def _numbers(values: Tensor) -> Numbers:
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:
-    return tuple(_round(value) for value in values.tolist())
+    """Return cosines with six decimals."""
+    return tuple((values.double() * 10**_DIGITS).round().div(10**_DIGITS).tolist())
 
 
 def _round(value: float) -> float:
