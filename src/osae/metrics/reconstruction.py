@@ -3,6 +3,7 @@
 Shapes: N samples, B samples in a batch, d width, K units, k entries in a sparse code.
 """
 
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,12 @@ class ReconstructionResult(NamedTuple):
     l0: float
     dead_share: float
     samples: int
+
+    def measures(self) -> dict[str, float | None]:
+        """Return the numbers by their keys in `osae.measures`; None for one that does not exist."""
+        found = {"mse": self.mse, "explained_variance": self.explained_variance}
+        found |= {"l0": self.l0, "dead": self.dead_share}
+        return {key: value if isfinite(value) else None for key, value in found.items()}
 
 
 def mse(x: Float[Array, "N d"], reconstruction: Float[Array, "N d"]) -> float:

@@ -405,8 +405,7 @@ def _describe(one: Loaded, side: _Side, seen: _Seen | None, index: int) -> Compa
     if seen is not None:
         dead = tuple((~seen.fired[index]).nonzero().flatten().tolist())
         found = seen.reconstructed[index]
-        measures = {"mse": found.mse, "explained_variance": _number(found.explained_variance), "l0": found.l0}
-        reconstruction = Reconstruction(found.samples, measures | {"dead": found.dead_share})
+        reconstruction = Reconstruction(found.samples, found.measures())
     return ComparedSAE(
         **subject_fields(one),
         compared=len(side.units),

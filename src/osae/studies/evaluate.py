@@ -157,7 +157,7 @@ def _describe(
             for length in lengths
         ),
         cross_entropy=spliced,
-        measures=_measures(whole.mse, whole.explained_variance) | {"l0": whole.l0, "dead": whole.dead_share},
+        measures=whole.measures(),
     )
 
 
