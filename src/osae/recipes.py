@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any
 
 from osae.config import later, variant
+from osae.defaults import GROUPS
 from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms
 from osae.model import SAEConfig
 from osae.prefix import (
@@ -142,7 +143,7 @@ class Task:
     k: int
     samples: int
     batch: int = 500
-    groups: int = 5  # of Matryoshka's prefixes
+    groups: int = GROUPS  # of Matryoshka's prefixes
 
 
 KNOWN_RATE, KNOWN_WIDTH = 4e-3, 576  # a good rate on SmolLM2-135M

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from osae.cli.shared_options import LANGUAGE, model_option, tokens_option
+from osae.defaults import CONTEXT, SKIP
 from osae.options import Options, find_given, option
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ HOW = {  # option -> field of the harvest
     "mix_rows": "block",
     "text_seed": "seed",
 }
-CONTEXT, SKIP = 128, 1  # defaults of the harvest, which needs torch: a test compares all that are shown
 PLACE = ("layer", "module", "revision")
 NAMES = ("model", *PLACE, "dataset", "text", *TEXT, *HOW, "batch_tokens")
 

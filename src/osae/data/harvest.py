@@ -30,6 +30,7 @@ from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
 from osae.data.text import Text, check_readable, describe_part
+from osae.defaults import CONTEXT, SKIP
 from osae.files import atomic_write, check_regular, file_sha256, is_part
 from osae.forecast import Forecast, check, forecast_harvest, free_disk
 from osae.locks import LOCK, lock
@@ -57,8 +58,8 @@ class Harvest:
     layer: int | None = None
     module: str | None = None
     revision: str | None = None
-    context: int = 128
-    skip: int = 1  # first positions of a context, which are left out
+    context: int = CONTEXT
+    skip: int = SKIP
     bos: str = "auto"
     max_norm: float = MAX_NORM  # times the median norm of a block; rows above are left out, 0 keeps all
     block: int = 65_536  # rows made at a time, at most: a shard, or what a training run without shards mixes

@@ -18,7 +18,7 @@ from jaxtyping import Int
 from safetensors import safe_open
 from torch import Tensor
 
-from osae import metrics, passes
+from osae import defaults, metrics, passes
 from osae.config import from_json, to_json
 from osae.data.shards import MANIFEST, TENSOR, Shards, write_shards
 from osae.data.source import OnDisk
@@ -42,7 +42,6 @@ from osae.studies.subjects import (
 from osae.training import run as runs
 
 RUNS = 3
-TWIN_BATCH = 2048
 MEASURED = 0.1  # share of the documents that no twin is trained on
 _DOCUMENTS = "documents"
 _SPREAD = 2654435761  # Knuth's multiplier: spreads consecutive documents over the parts
@@ -105,7 +104,7 @@ def _choose_recipe(source: Loaded, sae: SAE, rows: Data, samples: int | None) ->
         if isinstance(found, Recipe) and found.sae.width == rows.width:
             return (found if samples is None else replace(found, samples=samples)), True
     wanted = samples or rows.rows
-    batch = min(TWIN_BATCH, max(1, wanted // 10))
+    batch = min(defaults.BATCH, max(1, wanted // 10))
     k = min(_count_active(sae, rows), sae.config.units)
     return recipe("topk", Task(rows.width, sae.config.units, k, wanted, batch=batch)), False
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from osae.data.shards import Shards
 from osae.data.source import MemoryRows, MixedRows, Source
+from osae.defaults import BATCH
 from osae.devices import choose_device
 from osae.model import SAE
 from osae.objective import Terms
@@ -22,7 +23,6 @@ from osae.recipes import recipe as find_recipe
 from osae.training.loop import Action, train
 from osae.training.member import Member
 
-LARGEST_BATCH = 2048
 BATCHES = 8  # the rows fill at least this many batches, unless a batch is asked for
 STEPS = 2000
 
@@ -109,7 +109,7 @@ def _task(name: str, width: int, source: Source, asked: dict[str, int | None]) -
             f"units={asked['units']}, k={asked['k']}: give the number of units and of active units, "
             f'such as fit("{name}", x, units={8 * width}, k={max(1, width // 16)}).'
         )
-    batch = sizes.get("batch", max(1, min(LARGEST_BATCH, source.rows // BATCHES)))
+    batch = sizes.get("batch", max(1, min(BATCH, source.rows // BATCHES)))
     samples = sizes.get("samples", max(source.rows, STEPS * batch))
     return Task(width, sizes["units"], sizes["k"], samples, batch=batch)
 

@@ -19,6 +19,7 @@ from osae.data.shards import DType, write_shards
 from osae.data.source import Live, OnDisk
 from osae.data.text import TextFiles
 from osae.data.worlds import ForestWorld, SparseWorld
+from osae.defaults import BATCH
 from osae.experiments.lm.settings import SETTINGS, Setting
 from osae.experiments.methods import STARTS
 from osae.model import SAEConfig
@@ -30,7 +31,6 @@ from osae.results.ordering import By
 from osae.sparsify import TopK
 from osae.studies.evaluate import TOKENS
 from osae.training import run as runs
-from osae.training.simple import LARGEST_BATCH
 
 DECLARED = {declared.name: declared for declared in list_options(TrainOptions)}
 SIZES = ["--units", "24", "--k", "3", "--batch", "100"]
@@ -79,7 +79,7 @@ def test_what_is_kept_apart_from_torch_is_the_same_there():
     setting = {field.name: field.default for field in fields(Setting)}
     assert setting["groups"] == task["groups"]
     assert setting["context"] == Harvest("m", TextFiles(("x",)), 1).context
-    assert setting["batch"] == LARGEST_BATCH
+    assert setting["batch"] == BATCH
     assert EvaluateOptions(saes=("a",), data=Path("x")).tokens == TOKENS
 
 

@@ -13,7 +13,7 @@ from osae.cli.inputs import check_present
 from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_new_folder
 from osae.cli.shared_options import DATA
-from osae.experiments.lm.settings import BATCH as DATA_BATCH
+from osae.defaults import BATCH as DATA_BATCH
 from osae.experiments.lm.settings import SETTINGS, find_setting
 from osae.experiments.methods import ACTIVATION_METHODS, STARTS, WORLD_METHODS
 from osae.experiments.options import check_distinct

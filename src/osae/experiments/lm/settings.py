@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from osae.data.text import HubText, Text
+from osae.defaults import BATCH, CONTEXT, GROUPS
 from osae.suggestions import list_choices
 
 if TYPE_CHECKING:
     from osae.data.harvest import Harvest
     from osae.recipes import Task
-
-
-BATCH, GROUPS = 2048, 5
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Setting:
     seeds: int = 5
     batch: int = BATCH
     groups: int = GROUPS
-    context: int = 128
+    context: int = CONTEXT
     start: Literal["noise", "data"] = "noise"
     stitch: int = 16  # the larger SAE has this many times the units
 

@@ -12,6 +12,7 @@ from osae import passes
 from osae.config import to_json
 from osae.data.source import open_source
 from osae.data.worlds import ForestWorld
+from osae.defaults import BATCH
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import BATCHTOPK, SORTED_BY_GAIN, TOPK, UNTRAINED
 from osae.experiments.worlds.figures import draw_hard
@@ -24,7 +25,7 @@ from osae.recipes import Recipe, Task, recipe
 from osae.results.experiment import ExperimentResult, MethodRow, Section
 from osae.training.member import Member
 
-EPOCHS, BATCH = 10, 2048
+EPOCHS = 10
 QUICK_SAMPLES, QUICK_EPOCHS, QUICK_BATCH = 20_000, 2, 500
 WORLDS = {
     "flat": ForestWorld(),
