@@ -267,11 +267,12 @@ class Comparison(Result):
                 name,
                 {"units": sae.units, "zero_units": len(sae.zero_units) or None}
                 | {"dead_units": None if sae.dead_units is None else len(sae.dead_units)}
-                | dict(sae.reconstruction.measures if sae.reconstruction else {}),
+                # without the share of dead units, whose number is there already
+                | {key: value for key, value in _reconstruction(sae).items() if key != "dead"},
             )
             for name, sae in zip(names, self.saes, strict=True)
         )
-        columns = ("units", "zero_units", "dead_units", "explained_variance", "l0")
+        columns = [entry.key for scope in ("sae", "reconstruction") for entry in measures_of(scope)]
         return Table("SAEs", "SAE", known_columns(columns, rows), rows)
 
     def _pair_table(self) -> Table:
@@ -360,6 +361,10 @@ class Comparison(Result):
         ]
 
 
+def _reconstruction(sae: ComparedSAE) -> Mapping[str, float | None]:
+    return sae.reconstruction.measures if sae.reconstruction else {}
+
+
 def _prefix_table(
     of: str,
     prefixes: Sequence[PrefixResult | PrefixSummary],
@@ -443,7 +448,7 @@ def _sae_remarks(name: str, sae: ComparedSAE, dead: str) -> list[str]:
     if inactive := len(sae.dead_units or ()):
         what = "they take part" if dead == "keep" else "they are left out"
         said.append(f"{name}: {inactive} of {sae.units} units never fire; {what}.")
-    explained = sae.reconstruction.measures.get("explained_variance") if sae.reconstruction else None
+    explained = _reconstruction(sae).get("explained_variance")
     if explained is not None and explained < 0:
         said.append(explain_misfit(name, sae.notes))
     return said

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from osae.measures import fixed
+from osae.measures import fixed, measures_of
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, labels
 from osae.results.codec import doc
 from osae.results.subject import SubjectInfo, difference_lines, note_lines
 
 _SHARES = ("novel", "reconstruction", "unchanged")
-_UNIT_COLUMNS = ("share_of_error", "frequency", "nearest", "cosine")
+_UNIT_COLUMNS = tuple(entry.key for entry in measures_of("unit"))
 
 
 @dataclass(frozen=True)
