@@ -396,4 +396,4 @@ def test_no_levels_are_computed_after_a_comparison_has_failed(monkeypatch):
     resume.set()
     for worker in workers:
         worker.join(10)
-    assert drawn == [20, 20]  # what each thread was at
+    assert drawn in ([], [20], [20, 20])  # what each thread was at, if it had started
