@@ -10,7 +10,7 @@ import time
 import pytest
 
 from osae import locks
-from osae.locks import LOCK, LockedError, lock
+from osae.locks import LOCK, LockedError, clear_lock, lock
 
 HOLD = (
     "import sys, time\nfrom pathlib import Path\nfrom osae.locks import lock\n"
@@ -104,3 +104,13 @@ def test_a_folder_that_stays_empty_is_removed_with_those_above_it(tmp_path):
     with lock(tmp_path / "a" / "b"):
         (tmp_path / "a" / "x").touch()
     assert os.listdir(tmp_path / "a") == ["x"]
+
+
+def test_what_a_killed_process_left_is_cleared_and_what_is_held_stays(tmp_path):
+    (tmp_path / LOCK).write_text(f'{{"pid": 1, "host": "{socket.gethostname()}"}}')
+    clear_lock(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    clear_lock(tmp_path)
+    with lock(tmp_path):
+        clear_lock(tmp_path)
+        assert (tmp_path / LOCK).exists()

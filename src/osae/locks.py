@@ -58,6 +58,13 @@ def lock(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
+def clear_lock(folder: Path) -> None:
+    """Remove the lock that a killed process left; one that is held stays."""
+    if (folder / LOCK).exists():
+        with suppress(LockedError, OSError), lock(folder):
+            pass
+
+
 def _acquire(folder: Path) -> int:
     """Return the open lock file, which is now ours."""
     path = folder / LOCK

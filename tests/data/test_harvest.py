@@ -23,6 +23,7 @@ from osae.data.lm import LanguageModel
 from osae.data.shards import Shards
 from osae.data.text import TextFiles
 from osae.files import atomic_write
+from osae.locks import LOCK
 from tests.data.tiny import BLOCKS, documents, saved_model, saved_text, words_of
 
 KINDS = ("llama", "gpt_neox", "gpt2", "gemma2")
@@ -106,6 +107,14 @@ def test_shards_hold_every_token_once_with_the_models_own_hidden_state(
     assert share is not None
     assert 0 < share <= 1
     assert len(shards.shards) > 4
+
+
+def test_a_finished_harvest_is_left_alone_but_for_the_lock_of_a_killed_process(spec, tmp_path):
+    harvest(spec, tmp_path / "a", device="cpu")
+    before = {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    (tmp_path / "a" / LOCK).touch()
+    assert harvest(spec, tmp_path / "a", device="cpu")[1] is None
+    assert {path: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
 
 
 def test_a_harvest_of_a_module_is_its_output(spec, tmp_path):

@@ -33,7 +33,7 @@ from osae.data.text import Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP
 from osae.files import atomic_write, check_regular, file_sha256, is_part
 from osae.forecast import Forecast, check, forecast_harvest, free_disk
-from osae.locks import LOCK, lock
+from osae.locks import LOCK, clear_lock, lock
 from osae.progress import Progress
 from osae.seeds import generator
 from osae.versions import versions
@@ -274,6 +274,7 @@ def harvest(
     plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
     _check_folder(folder, plan)
     if (finished := _open_finished(folder)) is not None:
+        clear_lock(folder)
         return finished, None
     with lock(folder):
         _check_folder(folder, plan)  # another process may have been at work until now
