@@ -1,13 +1,19 @@
 """Where tensors are kept and computations run."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
 
 def choose_device(device: str) -> str:
-    """Return the device asked for; for "auto", a GPU if there is one.
+    """Return the requested device; for "auto", a GPU if there is one.
 
     Raise `ValueError` if it cannot be used on this machine.
     """
@@ -18,17 +24,45 @@ def choose_device(device: str) -> str:
     except (RuntimeError, AssertionError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"device={device!r} cannot be used here, give 'cpu' or 'auto' instead: {reason}"
+            f"device={device!r} cannot be used on this machine; give 'cpu' or 'auto' instead: {reason}"
         ) from error
     return device
 
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Run torch in a single thread: on small tensors, synchronizing threads takes longer than the work."""
+    """Run torch in a single thread: on small tensors, synchronising threads takes longer than the work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def map_in_threads(function: Callable[[Item], Found], items: Iterable[Item], threads: int) -> list[Found]:
+    """Return the function's results for all items, computed on that many threads, including this one.
+
+    Use it for work that mostly runs outside of Python. If calls raise exceptions, the exception of the first
+    such item is raised. The other threads are daemons, so that an interrupted command ends at once.
+    """
+    tasks: list[tuple[Item, Future[Found]]] = [(item, Future()) for item in items]
+    left = iter(tasks)
+    taking = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with taking:
+                task = next(left, None)
+            if task is None:
+                return
+            item, future = task
+            try:
+                future.set_result(function(item))
+            except Exception as error:
+                future.set_exception(error)
+
+    for _ in range(min(threads, len(tasks)) - 1):
+        threading.Thread(target=work, name="osae-work", daemon=True).start()
+    work()
+    return [future.result() for _, future in tasks]

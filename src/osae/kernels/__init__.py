@@ -1,13 +1,13 @@
-"""The three operations that take the time, and the one place that chooses a backend for them.
+"""The three operations that take most of the time, and the choice of a backend for them.
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
 A code is `values` and `units`, in any order; an entry of value zero is padding: it changes nothing,
 may repeat any unit, and receives no gradient. Decoder and encoder are (K, d), one row per unit.
 
-All backends fulfil the same contract: `reference` (plain torch), `cpu` (numba), `gpu` (triton) and `dense`
-(matrix products over all K units, for codes that are hardly sparse). The choice is made here, for each call,
-by device, type and sparsity; `using("reference")` or OSAE_KERNEL=reference forces one.
+All backends implement the same contract: `reference` (plain torch), `cpu` (numba), `gpu` (triton) and `dense`
+(matrix products over all K units, for codes that are hardly sparse). The backend is chosen here for each
+call, by device, dtype and sparsity; `using("reference")` or OSAE_KERNEL=reference forces one.
 """
 
 import functools
@@ -29,9 +29,10 @@ from osae.kernels.precision import without_autocast
 BACKENDS = ("reference", "cpu", "dense", "gpu")
 
 # The share of the K units above which matrix products over all of them replace loops over the active ones.
-# Measured in CPU time on one thread of a busy machine, forward and backward: the loss takes the same time
-# both ways at a share of about 0.7 for (d, K) = (80, 100), 0.5 for (128, 1024) and 0.45 for (512, 2048), the
-# encoder at 0.2 to 0.4. One number in between loses about a third at worst. Not measured on a GPU.
+# Measured in CPU time on one thread of a busy machine, forward and backward: for the loss, the two take the
+# same time at a share of about 0.7 for (d, K) = (80, 100), 0.5 for (128, 1024) and 0.45 for (512, 2048); for
+# the encoder, at 0.2 to 0.4. A single value in between is slower by about a third at worst. Not measured on a
+# GPU.
 DENSE_SHARE = 0.4
 
 _forced: ContextVar[str | None] = ContextVar("osae_kernel", default=None)
@@ -47,13 +48,13 @@ def all_prefix_loss(
 ) -> Float[Tensor, "B"]:
     """Return the exact ordered loss of each sample: sum_l p(l) |x - sum_{j<l} z_j d_j|^2.
 
-    `weights[l-1]` is p(l); it gets no gradient. Differentiable in x, values and decoder.
+    `weights[l-1]` is p(l) and gets no gradient. Differentiable in x, values and decoder.
     """
     _check_code(values, units, decoder)
     if x.shape != (len(values), decoder.shape[1]) or x.dtype != decoder.dtype:
         raise ValueError(
             f"x is {_kind(x)} for a code of {len(values)} samples and a decoder {_kind(decoder)}: "
-            "give one row per sample, as wide as the decoder and of its type."
+            "give one row per sample, with the width and dtype of the decoder."
         )
     if weights.shape != decoder.shape[:1]:
         raise ValueError(
@@ -71,7 +72,7 @@ def dense_prefix_loss(
     decoder: Float[Tensor, "K d"],
     weights: Float[Tensor, "K"],
 ) -> Float[Tensor, "B"]:
-    """Return the ordered loss of each sample for a code of all units, of which zeros get a gradient too."""
+    """Return the ordered loss of each sample for a code of all units, in which zeros also get a gradient."""
     return _load("dense").dense_prefix_loss(x, code, decoder, weights)
 
 
@@ -81,8 +82,8 @@ def topk_encode(
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
     """Return the k largest of relu(x E^T + bias) in each row and their units, in no particular order.
 
-    If fewer than k are positive, the rest is padding. NaN counts as the largest value, so that it shows up.
-    Only active units get a gradient. Differentiable in x, encoder and bias.
+    If fewer than k are positive, the rest is padding. NaN counts as the largest value, so that it is not
+    hidden. Only active units get a gradient. Differentiable in x, encoder and bias.
     """
     _check_encoder(x, encoder, bias, k)
     return _choose(encoder, k / len(encoder)).topk_encode(x, encoder, bias, k)
@@ -94,8 +95,8 @@ def batch_topk_encode(
 ) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
     """Return the B*k largest of relu(x E^T + bias) in the whole batch and their units, as a code.
 
-    It is as wide as the fullest row, and otherwise like that of `topk_encode`. One product, never all of it
-    at once where the backend computes in blocks.
+    The code is as wide as the fullest row, and otherwise like that of `topk_encode`. The product is computed
+    once, and never held as a whole by backends that compute in blocks.
     """
     _check_encoder(x, encoder, bias, k)
     return _choose(encoder, min(1.0, batch.ROOM * k / len(encoder))).batch_topk_encode(x, encoder, bias, k)
@@ -135,7 +136,7 @@ def _choose(dictionary: Tensor, share: float) -> ModuleType:
 
 
 def _share(values: Tensor, units: int) -> float:
-    """Return the share of units that a sample uses, without padding on the CPU, where counting is cheap."""
+    """Return the share of units that a sample uses; on the CPU, where counting is cheap, without padding."""
     share = values.shape[1] / units
     if share > DENSE_SHARE and values.device.type == "cpu":
         share = int(values.count_nonzero()) / (max(len(values), 1) * units)
@@ -144,7 +145,7 @@ def _share(values: Tensor, units: int) -> float:
 
 @functools.cache
 def _load(name: str) -> ModuleType:
-    """Import the module of a backend, and with it numba or triton, and return it."""
+    """Import the module of a backend, which imports numba or triton, and return it."""
     if name not in BACKENDS:
         raise ValueError(f"kernel {name!r} is unknown: choose one of {', '.join(BACKENDS)}.")
     return importlib.import_module(f"osae.kernels.{name}")
@@ -154,12 +155,12 @@ def _check_encoder(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> N
     if x.ndim != 2 or x.shape[1:] != encoder.shape[1:] or x.dtype != encoder.dtype:
         raise ValueError(
             f"x is {_kind(x)} for an encoder {_kind(encoder)}: "
-            "give one row per sample, as wide as the encoder and of its type."
+            "give one row per sample, with the width and dtype of the encoder."
         )
     if bias is not None and (bias.shape != encoder.shape[:1] or bias.dtype != encoder.dtype):
         raise ValueError(
             f"bias is {_kind(bias)} for an encoder {_kind(encoder)}: "
-            f"give {len(encoder)} numbers of its type, one per unit, or None."
+            f"give {len(encoder)} numbers of the same dtype, one per unit, or None."
         )
     if not 1 <= k <= len(encoder):
         raise ValueError(f"k={k} for {len(encoder)} units: ask for 1 to {len(encoder)} active units.")
@@ -169,12 +170,12 @@ def _check_code(values: Tensor, units: Tensor, decoder: Tensor) -> None:
     if values.ndim != 2 or values.shape != units.shape or units.dtype != torch.int64:
         raise ValueError(
             f"values are {_kind(values)} and units {_kind(units)}: "
-            "give two tables of the same shape (samples, entries), units as int64."
+            "give two matrices of the same shape (samples, entries), units as int64."
         )
     if values.dtype != decoder.dtype or decoder.ndim != 2:
         raise ValueError(
             f"values are {_kind(values)} for a decoder {_kind(decoder)}: "
-            "give one type for both, and a decoder of shape (units, width)."
+            "give both the same dtype, and a decoder of shape (units, width)."
         )
 
 

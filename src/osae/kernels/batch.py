@@ -1,4 +1,4 @@
-"""The largest pre-activations of a whole batch, from blocks of rows that are seen once.
+"""The largest pre-activations of a whole batch, from blocks of rows that are visited once.
 
 Shapes: B samples, n rows in a block, K units, N entries that are kept.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-ROOM = 4  # times k: the entries of a row that are looked at first; few rows hold more of the largest
+ROOM = 4  # times k: entries of a row examined first; few rows contain more of the largest
 
 Top = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
@@ -16,10 +16,10 @@ Top = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 def find_largest(blocks: Iterable[Tensor], top: Top, size: int, k: int) -> tuple[Tensor, Tensor]:
     """Return the size * k largest positive entries of (B, K) numbers as a code, in the order of units.
 
-    `blocks` yields the numbers (n, K) block by block; `top(block, room)` returns the largest few of each row
-    and their columns, and may leave the block with a bias added. The bound is the least of the largest found
-    so far, and so never above that of the whole batch: rows that reach it with all they have shown are
-    searched in full.
+    `blocks` yields the numbers (n, K) block by block; `top(block, room)` returns the `room` largest entries
+    of each row and their columns, and may leave the block with a bias added. The bound is the smallest of the
+    largest entries found so far, so it never exceeds the bound of the whole batch. A row whose returned
+    entries all reach the bound is searched in full.
     """
     values, places, bound, first, units = [], [], 0.0, 0, 1
     for block in blocks:
@@ -43,18 +43,18 @@ def find_largest(blocks: Iterable[Tensor], top: Top, size: int, k: int) -> tuple
 
 
 def kth_largest(values: Tensor, count: int) -> float:
-    """Return the least of the `count` largest positive values; 0 if there are no more than `count`."""
+    """Return the smallest of the `count` largest positive values; 0 if there are at most `count`."""
     positive = values.detach()[values > 0]
     spare = len(positive) - count
     if spare <= 0:
         return 0.0
-    # a GPU finds it by sorting: its own search is refused in deterministic mode by some releases of torch
+    # on a GPU, sort: some releases of torch refuse its own search in deterministic mode
     of_cpu = positive.device.type == "cpu"
     return float(positive.kthvalue(spare + 1).values if of_cpu else positive.sort().values[spare])
 
 
 def _reaches(values: Tensor, bound: float) -> Tensor:
-    """Return which values are positive and at least `bound`; NaN counts, so that it shows up."""
+    """Return which values are positive and at least `bound`; NaN counts, so that it is not hidden."""
     return ((values >= bound) & (values > 0)) | values.isnan()
 
 

@@ -2,9 +2,9 @@
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
-No array here has the size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so
-results do not depend on the number of threads. The work of a batch is cut by samples and by columns, into
-about B/512 * d/256 tasks.
+No array here has size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so results do
+not depend on the number of threads. The work of a batch is divided by samples and by columns into at most
+about B/512 * d/256 tasks; with few threads, there are fewer, larger tasks.
 """
 
 # autograd Functions name their own arguments
@@ -25,15 +25,16 @@ from torch.autograd.function import once_differentiable
 
 from osae.kernels import loops
 from osae.kernels.batch import find_largest
+from osae.kernels.precision import pass_rounded
 
-COLUMNS = 256  # width of a block of columns: wide enough to stream, narrow enough for two at d = 512
+COLUMNS = 256  # width of a block of columns, each summed separately: narrow enough for two at d = 512
 SAMPLES = 512  # samples processed together: their residuals stay in the faster caches
-LEAST_ROWS = 512  # of a product: fewer rows cost more time than a small buffer saves
-MOST_BUFFER = 2**26  # pre-activations at once, whatever the rows: 256 MB in float32
-TASKS = 32  # of the loss's backward pass, if there are samples enough: more than most machines have cores
-LANE_NUMBERS = 2**27  # of the decoder's gradients that are summed side by side: 0.5 GB in float32
-PIECES = 4  # per thread, of loops with independent rows: balances the load if a core is busy
-BUFFER = 2**22  # pre-activations that exist at once: 16 MB in float32, so that they are selected from cache
+LEAST_ROWS = 512  # minimum rows of a product: fewer cost more time than a small buffer saves
+MOST_BUFFER = 2**26  # maximum pre-activations at once, whatever the number of rows: 256 MB in float32
+TASKS = 32  # in the loss's backward pass, if there are enough samples: more than most machines have cores
+LANE_NUMBERS = 2**27  # in the decoder gradients that are summed in parallel: 0.5 GB in float32
+PIECES = 4  # per thread, in loops over independent rows: balances the load if a core is busy
+BUFFER = 2**22  # pre-activations held at once: 16 MB in float32, small enough to be searched in cache
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
@@ -46,14 +47,14 @@ def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, w
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of relu(x E^T + bias) in each row, in the order of units, and their units."""
     _compile(encoder.dtype)
-    values, units = _TopK.apply(x, encoder, bias, k)
+    values, units = _TopK.apply(pass_rounded(x), pass_rounded(encoder), bias, k)
     return values, units
 
 
 def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the B*k largest of relu(x E^T + bias) in the batch, in the order of units, and their units."""
     _compile(encoder.dtype)
-    values, units = _BatchTopK.apply(x, encoder, bias, k)
+    values, units = _BatchTopK.apply(pass_rounded(x), pass_rounded(encoder), bias, k)
     return values, units
 
 
@@ -81,17 +82,19 @@ class _PrefixLoss(torch.autograd.Function):
             _array(values), _array(units.contiguous()), len(decoder), SAMPLES
         )
         picked = _array(values).ravel()[slots]
-        groups, blocks = _cuts(len(x), SAMPLES), _columns(x.shape[1])
+        groups, cuts = _cuts(len(x), SAMPLES), _columns(x.shape[1])
+        runs = _runs(len(groups), len(cuts) - 1)
         residuals = torch.empty_like(x, memory_format=torch.contiguous_format)
-        losses = np.empty((len(blocks), len(x)))
+        losses = np.empty((len(cuts) - 1, len(x)))
         args = _array(x.contiguous()), picked, _array(decoder), mass
         out = _array(residuals)
 
-        def walk(group: int, block: int) -> None:
-            where = (*groups[group], *blocks[block])
-            loops.prefix_forward(*args, starts[group], owners, *where, out, losses[block])
+        def walk(group: int, run: int) -> None:
+            first, last = runs[run]
+            where = (*groups[group], cuts[first : last + 1])
+            loops.prefix_forward(*args, starts[group], owners, *where, out, losses[first:last])
 
-        _spread(walk, list(itertools.product(range(len(groups)), range(len(blocks)))))
+        _spread(walk, list(itertools.product(range(len(groups)), range(len(runs)))))
         ctx.save_for_backward(values, decoder, residuals)
         ctx.turned = mass, picked, starts, slots, owners
         return torch.from_numpy(losses.sum(0)).to(x.dtype)
@@ -101,22 +104,23 @@ class _PrefixLoss(torch.autograd.Function):
     def backward(ctx, upstream):
         values, decoder, residuals = ctx.saved_tensors
         mass, picked, starts, slots, owners = ctx.turned
-        blocks, groups = _columns(decoder.shape[1]), _cuts(len(residuals), SAMPLES) or [(0, 0)]
-        lanes = _lanes(len(groups), len(blocks), decoder.numel())
+        cuts, groups = _columns(decoder.shape[1]), _cuts(len(residuals), SAMPLES) or [(0, 0)]
+        lanes = _lanes(len(groups), len(cuts) - 1, decoder.numel())
+        runs = _runs(len(lanes), len(cuts) - 1)
         dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
-        parts = np.zeros((len(blocks), values.numel()), _array(values).dtype)
+        parts = np.zeros((len(cuts) - 1, values.numel()), _array(values).dtype)
         args = picked, _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
         outs = np.empty_like(args[3]), _array(dx)
         out = _array(ddecoder)
         later = np.empty((len(lanes) - 1, *out.shape), out.dtype)
 
-        def walk(lane: int, block: int) -> None:
-            first, last = lanes[lane]
-            where = (groups[first][0], groups[last - 1][1], *blocks[block])
-            into = out if lane == 0 else later[lane - 1]
-            loops.prefix_backward(*args, starts[first:last], slots, owners, *where, *outs, parts[block], into)
+        def walk(lane: int, run: int) -> None:
+            (first, last), (left, right) = lanes[lane], runs[run]
+            where = (groups[first][0], groups[last - 1][1], cuts[left : right + 1])
+            into = parts[left:right], out if lane == 0 else later[lane - 1]
+            loops.prefix_backward(*args, starts[first:last], slots, owners, *where, *outs, *into)
 
-        _spread(walk, list(itertools.product(range(len(lanes)), range(len(blocks)))))
+        _spread(walk, list(itertools.product(range(len(lanes)), range(len(runs)))))
         _spread(lambda a, b: loops.add_parts(later, a, b, out), _rows(len(out)) if len(later) else [])
         return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
 
@@ -141,7 +145,7 @@ class _TopK(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream, _):
         x, encoder, values, units = ctx.saved_tensors
-        # entries without a gradient, padding or not, are left out
+        # entries with zero gradient, padding or not, are left out
         upstream = upstream.contiguous().masked_fill(values == 0, 0)
         dx = _gather(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
         dencoder, dbias = _scatter(upstream, upstream, units, x, len(encoder))
@@ -182,7 +186,7 @@ class _Decode(torch.autograd.Function):
 
 
 def _products(x: Tensor, encoder: Tensor) -> Iterator[Tensor]:
-    """Yield x E^T in blocks of rows, each in the buffer of the one before it."""
+    """Yield x E^T in blocks of rows; all blocks share one buffer."""
     count = len(encoder)
     step = max(1, min(len(x), max(BUFFER // count, LEAST_ROWS), MOST_BUFFER // count))
     buffer = x.new_empty(step, count)
@@ -191,7 +195,7 @@ def _products(x: Tensor, encoder: Tensor) -> Iterator[Tensor]:
 
 
 def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
-    """Fill `values` and `units` with the largest positive entries of `pre` + `bias`; overwrites `pre`."""
+    """Fill `values` and `units` with the largest positive entries of `pre` + `bias`; overwrite `pre`."""
     bits = pre.view(torch.int32 if pre.dtype == torch.float32 else torch.int64)
     args = _array(pre), _array(bits), _array(bias), values.shape[1]
     outs = _array(values), _array(units)
@@ -199,7 +203,7 @@ def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
 
 
 def _gather(values: Tensor, active: Tensor, units: Tensor, table: Tensor) -> Tensor:
-    """Return sum_t values[b, t] table[units[b, t]] for each sample (B, d), without entries of `active` 0."""
+    """Return sum_t values[b, t] table[units[b, t]] for each sample (B, d), over nonzero `active`."""
     out = values.new_empty(len(values), table.shape[1])
     args = _array(values), _array(active), _array(units), _array(table)
     target = _array(out)
@@ -237,34 +241,45 @@ def _cuts(length: int, width: int) -> list[tuple[int, int]]:
 
 
 def _rows(length: int) -> list[tuple[int, int]]:
-    """Return the rows cut into a few pieces per thread; a row's result does not depend on the cuts."""
+    """Return a few ranges of rows per thread; the result of a row does not depend on them."""
     threads = torch.get_num_threads()
     return _cuts(length, max(1, -(-length // (PIECES * threads)) if threads > 1 else length))
 
 
-def _columns(width: int) -> list[tuple[int, int]]:
-    """Return the width cut into blocks of about COLUMNS, whatever the number of threads.
+def _columns(width: int) -> np.ndarray:
+    """Return the boundaries of blocks of about COLUMNS columns, including 0 and the width itself.
 
-    Sums depend on the cuts, and so these must not depend on the number of threads.
+    Sums depend on the boundaries, so these must not depend on the number of threads.
     """
     blocks = max(1, round(width / COLUMNS))
-    return _cuts(width, -(-width // (16 * blocks)) * 16)
+    step = -(-width // (16 * blocks)) * 16
+    return np.array([*range(0, width, step), width])
+
+
+def _runs(others: int, blocks: int) -> list[tuple[int, int]]:
+    """Return ranges of blocks that are processed together; fewer ranges are faster.
+
+    With `others` tasks for each range, there are enough tasks for all threads.
+    """
+    threads = torch.get_num_threads()
+    most = min(blocks, -(-2 * threads // max(others, 1)) if threads > 1 else 1)
+    return [(blocks * run // most, blocks * (run + 1) // most) for run in range(most)]
 
 
 def _lanes(groups: int, blocks: int, numbers: int) -> list[tuple[int, int]]:
-    """Return the groups of samples cut into ranges whose gradients of the decoder are summed side by side.
+    """Return ranges of groups of samples whose decoder gradients are summed in parallel.
 
-    There are enough of them for TASKS tasks as far as there are groups, whatever the number of threads: sums
-    depend on the cuts. Each but the first takes memory for as many numbers as the decoder has.
+    If there are enough groups, there are enough ranges for TASKS tasks, whatever the number of threads,
+    because sums depend on the ranges. Each range but the first takes as much memory as the decoder.
     """
     most = min(-(-TASKS // blocks), 1 + LANE_NUMBERS // numbers, groups)
     return [(groups * lane // most, groups * (lane + 1) // most) for lane in range(most)]
 
 
 def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) -> None:
-    """Do `work` for every task, on as many threads as torch uses.
+    """Run `work` for every task, on as many threads as torch uses.
 
-    These are not numba's own threads: those of its portable layer abort the process if two Python threads
+    Numba's own threads are not used: those of its portable layer abort the process if two Python threads
     train at the same time, and its OpenMP threads do not survive a fork.
     """
     threads = min(torch.get_num_threads(), len(tasks))
@@ -272,7 +287,7 @@ def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) ->
         for task in tasks:
             work(*task)
         return
-    turn = itertools.count()  # shared: a thread that is delayed takes fewer tasks
+    turn = itertools.count()  # shared, so that a delayed thread takes fewer tasks
 
     def take_tasks() -> None:
         while (i := next(turn)) < len(tasks):
@@ -297,7 +312,7 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive 
 
 @functools.cache
 def _compile(dtype: torch.dtype) -> None:
-    """Compile every loop for `dtype`, or load it from numba's cache; print a note if that takes long."""
+    """Compile every loop for `dtype`, or load it from numba's cache; print a note if that takes a while."""
     note = threading.Timer(2.0, _say_compiling)
     note.daemon = True
     note.start()

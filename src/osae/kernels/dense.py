@@ -1,4 +1,4 @@
-"""The contract in matrix products over all K units, for codes that are hardly sparse (k warm-up).
+"""The contract as matrix products over all K units, for codes that are hardly sparse (k warm-up).
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code, m units in a block.
 
@@ -10,9 +10,9 @@ Units are processed in blocks c..e-1. With R = r_{c-1}, s_i = sum_{j=i..e-2} p_j
 
     L_block = s_c |R|^2 - 2 sum_i s_i z_i d_i.R + sum_ij s_max(i,j) z_i z_j G_ij + p_{e-1} |r_{e-1}|^2 .
 
-The Gram form over all units at once would cost K/d times more and lose digits: |x|^2 cancels against the
-rest when the loss is small. Here a block only subtracts what its own m units explain, from the residual
-that earlier blocks left, and the last residual of each block is squared directly.
+The Gram form over all units at once would cost K/d times more and lose precision: |x|^2 cancels against the
+rest when the loss is small. Here a block only subtracts what its own m units explain, from the residual that
+earlier blocks left, and the last residual of each block is squared directly.
 
 In the backward pass, with a_i = sum_{j>=i} p_j r_j, the suffix sums inside a block are
 a_i = A + s_i R - sum_j s_max(i,j) z_j d_j with A = a_e + p_{e-1} r_{e-1}, and dz_i = -2 a_i.d_i,
@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from osae.kernels.batch import find_largest
-from osae.kernels.precision import without_autocast
+from osae.kernels.precision import multiply, without_autocast
 
-BLOCK = 64  # units in a block: 128 was no faster, 32 slower; more costs B m^2, fewer makes thin products
+BLOCK = 64  # units in a block: 128 was no faster, 32 was slower (cost B m^2 against thin products)
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
@@ -40,13 +40,13 @@ def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, w
 
 
 def dense_prefix_loss(x: Tensor, code: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
-    """Return the ordered loss of each sample (B,) for a code (B, K), every entry of which gets a gradient."""
+    """Return the ordered loss of each sample (B,) for a code (B, K); every entry gets a gradient."""
     return _PrefixLoss.apply(x, code, decoder, weights)
 
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of relu(x E^T + bias) in each row, and their units."""
-    pre = x @ encoder.T
+    pre = multiply(x, encoder)
     pre = (pre if bias is None else pre + bias).relu()
     if k == len(encoder):
         return pre, torch.arange(k, device=x.device).expand(len(x), k)
@@ -56,7 +56,7 @@ def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tupl
 
 def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the B*k largest of relu(x E^T + bias) in the batch, and their units."""
-    pre = x @ encoder.T
+    pre = multiply(x, encoder)
     pre = (pre if bias is None else pre + bias).relu()
     picked, units = find_largest([pre.detach()], _top, len(x), k)
     return torch.where(picked != 0, pre.gather(-1, units), 0), units
@@ -133,9 +133,9 @@ class _Part(NamedTuple):
 
 
 def _cut(weights: Tensor, x: Tensor) -> list[_Part]:
-    """Return the blocks of units, with sums of weights in the type of x and where it is.
+    """Return the blocks of units, with sums of weights in the dtype and on the device of x.
 
-    They are summed in double precision on the CPU: other devices may lack that type.
+    They are summed in double precision on the CPU, because other devices may lack that dtype.
     """
     weights = weights.detach().cpu().double()
     blocks = torch.nn.functional.pad(weights, (0, -len(weights) % BLOCK)).view(-1, BLOCK)

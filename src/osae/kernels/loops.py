@@ -3,11 +3,11 @@
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
 The loops over the entries of a batch run *unit by unit*, not sample by sample: a unit's atom stays in the
-first cache while the samples that use it are processed, and its gradient is summed in place. For that the
+first cache while the samples that use it are processed, and its gradient is summed in place. To this end, the
 entries are sorted by unit once (`by_unit`), at a hundredth of the cost of the loops that use them.
 
-A loop writes only to the rows or columns it is given, so its blocks run on any number of threads with
-the same result to the last bit.
+A loop writes only to its own rows or columns, so its blocks run on any number of threads with the same result
+to the last bit.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def bad_unit(units, count):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def dot(a, b):
-    """Return the inner product, inlined: numba's own calls BLAS, which takes longer on such short rows."""
+    """Return the inner product, inlined: numba's own calls BLAS, which is slower for such short rows."""
     total = a.dtype.type(0)
     for i in range(len(a)):
         total += a[i] * b[i]
@@ -39,9 +39,9 @@ def dot(a, b):
 def by_unit(values, units, count, samples):
     """Return the nonzero entries, sorted by unit within each group of `samples` samples.
 
-    They come as `starts` (groups, count + 1), `slots` and `owners`: the entries of unit j in group s are
-    `slots[starts[s, j] : starts[s, j + 1]]`, as places in the flattened (B, k) code, and their samples are in
-    `owners` likewise.
+    They are returned as `starts` (groups, count + 1), `slots` and `owners`: the entries of unit j in group s
+    are `slots[starts[s, j] : starts[s, j + 1]]`, as positions in the flattened (B, k) code, and the same
+    range of `owners` contains their samples.
     """
     size, width = values.shape
     groups = max(1, -(-size // samples))
@@ -69,74 +69,83 @@ def by_unit(values, units, count, samples):
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
-def prefix_forward(x, values, decoder, mass, start, owners, first, last, lo, hi, residuals, losses):
-    """Follow the residuals of samples first..last-1 over their units, upward, in columns lo..hi-1.
+def prefix_forward(x, values, decoder, mass, start, owners, first, last, cuts, residuals, losses):
+    """Follow the residuals of samples first..last-1 over their units, upward, in blocks of columns.
 
-    `values` are in the order of `owners`. `residuals` (B, d) gets the last residual and `losses` (B,) the
-    loss of these columns.
+    Block c has the columns cuts[c]..cuts[c + 1] - 1. Each block is summed separately, so sums do not depend
+    on which blocks are processed together; wide rows are faster. `values` are in the order of `owners`.
+    `residuals` (B, d) gets the last residual and `losses` (blocks, B) the loss of the columns of each block.
     """
+    blocks = len(cuts) - 1
     held = np.full(last - first, mass[0])
-    norm = np.empty(last - first)
+    norm = np.empty((last - first, blocks))
     for b in range(first, last):
-        row = residuals[b, lo:hi]
-        row[:] = x[b, lo:hi]
-        norm[b - first] = dot(row, row)
-        losses[b] = 0.0
+        for c in range(blocks):
+            row = residuals[b, cuts[c] : cuts[c + 1]]
+            row[:] = x[b, cuts[c] : cuts[c + 1]]
+            norm[b - first, c] = dot(row, row)
+            losses[c, b] = 0.0
     for unit in range(len(decoder)):
-        atom = decoder[unit, lo:hi]
         for entry in range(start[unit], start[unit + 1]):
             b, value = owners[entry], values[entry]
-            row = residuals[b, lo:hi]
-            total = values.dtype.type(0)
-            for i in range(hi - lo):
-                rest = row[i] - value * atom[i]
-                row[i] = rest
-                total += rest * rest
-            losses[b] += (held[b - first] - mass[unit]) * norm[b - first]
+            weight = held[b - first] - mass[unit]
             held[b - first] = mass[unit]
-            norm[b - first] = total
+            for c in range(blocks):
+                atom = decoder[unit, cuts[c] : cuts[c + 1]]
+                row = residuals[b, cuts[c] : cuts[c + 1]]
+                total = values.dtype.type(0)
+                for i in range(len(row)):
+                    rest = row[i] - value * atom[i]
+                    row[i] = rest
+                    total += rest * rest
+                losses[c, b] += weight * norm[b - first, c]
+                norm[b - first, c] = total
     for b in range(first, last):
-        losses[b] += held[b - first] * norm[b - first]
+        for c in range(blocks):
+            losses[c, b] += held[b - first] * norm[b - first, c]
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def prefix_backward(
-    values, decoder, mass, residuals, upstream, starts, slots, owners, first, last, lo, hi,
+    values, decoder, mass, residuals, upstream, starts, slots, owners, first, last, cuts,
     walked, dx, dvalues, ddecoder,
 ):  # fmt: skip
-    """Follow residuals back, unit by unit downward: gradients of columns lo..hi-1 by samples first..last-1.
+    """Follow residuals back, unit by unit downward: gradients of samples first..last-1, in blocks of columns.
 
-    With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0.
-    `values` are in the order of `owners`, `residuals` (B, d) are the last ones, `walked` (B, d) is a buffer
-    for the earlier ones, and `dx` (B, d) holds -2 a_t on the way. `dvalues` (B * k,) gets the part of these
-    columns; at padding it is left as it is. `starts` are those of the groups of these samples.
+    With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0. Blocks
+    and `values` are as in `prefix_forward`, `residuals` (B, d) are the last ones, `walked` (B, d) is a buffer
+    for the earlier ones, and `dx` (B, d) holds -2 a_t in the meantime. `dvalues` (blocks, B * k) gets the
+    part of each block; at padding it is left unchanged. `starts` are those of the groups of these samples.
     """
+    blocks = len(cuts) - 1
+    lo, hi = cuts[0], cuts[blocks]
     held = np.zeros(last - first)
     for b in range(first, last):
         dx[b, lo:hi] = 0
         walked[b, lo:hi] = residuals[b, lo:hi]
-    for unit in range(len(decoder)):
-        ddecoder[unit, lo:hi] = 0
     for group in range(len(starts)):
         start = starts[group]
         for unit in range(len(decoder) - 1, -1, -1):
-            atom = decoder[unit, lo:hi]
-            datom = ddecoder[unit, lo:hi]
+            if group == 0:
+                ddecoder[unit, lo:hi] = 0
             for entry in range(start[unit], start[unit + 1]):
                 b, value = owners[entry], values[entry]
                 weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b - first]))
                 held[b - first] = mass[unit]
-                row = walked[b, lo:hi]
-                suffix = dx[b, lo:hi]
-                total = values.dtype.type(0)
-                for i in range(hi - lo):
-                    rest = row[i]
-                    step = suffix[i] + weight * rest
-                    suffix[i] = step
-                    total += step * atom[i]
-                    datom[i] += value * step
-                    row[i] = rest + value * atom[i]
-                dvalues[slots[entry]] = total
+                for c in range(blocks):
+                    atom = decoder[unit, cuts[c] : cuts[c + 1]]
+                    datom = ddecoder[unit, cuts[c] : cuts[c + 1]]
+                    row = walked[b, cuts[c] : cuts[c + 1]]
+                    suffix = dx[b, cuts[c] : cuts[c + 1]]
+                    total = values.dtype.type(0)
+                    for i in range(len(row)):
+                        rest = row[i]
+                        step = suffix[i] + weight * rest
+                        suffix[i] = step
+                        total += step * atom[i]
+                        datom[i] += value * step
+                        row[i] = rest + value * atom[i]
+                    dvalues[c, slots[entry]] = total
     for b in range(first, last):
         weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b - first]))
         row = walked[b, lo:hi]
@@ -147,7 +156,7 @@ def prefix_backward(
 
 @njit(nogil=True, cache=True)
 def add_parts(parts, first, last, out):
-    """Compute out[u] += parts[0, u] + parts[1, u] + ..., one after the other, for units u = first..last-1."""
+    """Compute out[u] += parts[0, u] + parts[1, u] + ..., in order, for units u = first..last-1."""
     for unit in range(first, last):
         row = out[unit]
         for part in range(len(parts)):
@@ -205,14 +214,14 @@ def select_top(pre, bits, bias, k, first, last, values, units):
     """Find the k largest positive entries of rows first..last-1 of `pre` + `bias`, in the order of units.
 
     `bits` is `pre` viewed as integers. The row is folded into a few lines, one below the other; the maxima of
-    the columns give a threshold that at least k entries reach and not many more do, and only columns that
-    reach it are searched again. If fewer than k are positive, the rest is padding.
+    the columns give a threshold that at least k entries reach, but not many more, and only columns that reach
+    it are searched again. If fewer than k are positive, the rest is padding.
     """
     count = pre.shape[1]
     columns = -(-max(4 * k, count // 16) // 8) * 8
     columns = columns if 2 * columns < count else count
     top = np.empty(columns, bits.dtype)
-    hot = np.empty(columns + 1, np.uint32)  # unsigned: no check for indices that count from the end
+    hot = np.empty(columns + 1, np.uint32)  # unsigned, to avoid checks for negative indices
     found = np.empty(count + columns + 1, bits.dtype)
     place = np.empty(count + columns + 1, np.uint32)
     for b in range(first, last):
@@ -237,10 +246,10 @@ def column_maxima(row, top):
 
 @njit(nogil=True, cache=True)
 def at_least(row, top, floor, hot, found, place):
-    """Return how many entries reach `floor`; write them to `found` and their places, in order, to `place`."""
+    """Return how many entries reach `floor`; write them to `found` and their indices to `place`, in order."""
     columns, last = np.uint32(len(top)), np.uint32(len(row) - 1)
     hots = np.uint32(0)
-    for i in range(columns):  # always write: an entry that does not count is overwritten by the next
+    for i in range(columns):  # always write: an entry below the floor is overwritten by the next
         hot[hots] = i
         hots += np.uint32(top[i] >= floor)
     n = np.uint32(0)
@@ -265,12 +274,12 @@ def add_bias(row, bits, bias):
     if not np.isfinite(total):
         for i in range(len(row)):
             if np.isnan(row[i]):
-                bits[i] &= np.iinfo(bits.dtype).max - 1  # the last bit too: one more must still fit
+                bits[i] &= np.iinfo(bits.dtype).max - 1  # the last bit too, so that + 1 does not overflow
 
 
 @njit(nogil=True, cache=True)
 def kth_largest(bits, n, k, slack):
-    """Return a number >= 1 that k to k + slack of the n numbers reach, more only at ties.
+    """Return a number >= 1 that k to k + slack of the n numbers reach, or more in case of ties.
 
     If fewer than k are positive, return 1.
     """
@@ -291,7 +300,7 @@ def kth_largest(bits, n, k, slack):
 
 @njit(nogil=True, cache=True)
 def write_top(row, found, place, n, k, values, units):
-    """Write the k largest of the n found entries, in their order, and padding if there are fewer."""
+    """Write the k largest of the n found entries, in their order, padded if there are fewer."""
     least = kth_largest(found, n, k, 0)
     above = 0
     for i in range(n):

@@ -1,4 +1,4 @@
-"""The contract in plain torch: short and slow, the definition that other backends are tested against.
+"""The contract in plain torch: short and slow, the reference that other backends are tested against.
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 """
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from osae.kernels.batch import find_largest
+from osae.kernels.precision import multiply
 from osae.prefix import all_prefix_loss_reference
 
 
@@ -17,14 +18,14 @@ def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, w
 
 def topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of relu(x E^T + bias) in each row, and their units."""
-    pre = x @ encoder.T
+    pre = multiply(x, encoder)
     top = torch.topk((pre if bias is None else pre + bias).relu(), k, dim=-1)
     return top.values, top.indices
 
 
 def batch_topk_encode(x: Tensor, encoder: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Return the B*k largest of relu(x E^T + bias) in the batch, and their units."""
-    pre = x @ encoder.T
+    pre = multiply(x, encoder)
     pre = (pre if bias is None else pre + bias).relu()
     picked, units = find_largest([pre.detach()], torch.topk, len(x), k)
     return torch.where(picked != 0, pre.gather(-1, units), 0), units
