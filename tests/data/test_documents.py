@@ -50,7 +50,7 @@ def test_a_mixture_is_written_in_its_shares_slice_by_slice(tmp_path, monkeypatch
 
 def test_rows_without_documents_and_too_few_documents_are_refused(tmp_path):
     bare = write_shards(tmp_path / "bare", [torch.randn(10, 2)])
-    with pytest.raises(ValueError, match="does not say which document each row is from"):
+    with pytest.raises(ValueError, match="does not record the document of each row"):
         split_documents(bare, [1, 1])
     few = shards_of(tmp_path / "few", [10])
     with pytest.raises(ValueError, match="has 1 documents, too few for 2 parts"):

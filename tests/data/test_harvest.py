@@ -24,6 +24,7 @@ from osae.data.shards import Shards
 from osae.data.text import TextFiles
 from osae.files import atomic_write
 from osae.locks import LOCK
+from osae.ranks import Ranks
 from tests.data.tiny import BLOCKS, documents, saved_model, saved_text, words_of
 
 KINDS = ("llama", "gpt_neox", "gpt2", "gemma2")
@@ -227,7 +228,7 @@ def test_a_document_longer_than_all_others_is_read_to_its_end(spec, tmp_path):
     [
         ({"tokens": 0}, "at least 1"),
         ({"block": 0}, "at least 1"),
-        ({"skip": 8}, "leave at least one"),
+        ({"skip": 8}, "skip fewer"),
         ({"bos": "perhaps"}, "auto, yes or no"),
         ({"max_norm": 0.5}, "at least 1, or 0"),
         ({"max_norm": float("nan")}, "at least 1, or 0"),
@@ -246,7 +247,7 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
     short = TextFiles((str(tmp_path / "short.txt"),))
     for changes, words in (
         ({"context": 65}, "at most 64 tokens"),
-        ({"context": 1, "skip": 0, "bos": "yes"}, "no room next to the BOS"),
+        ({"context": 1, "skip": 0, "bos": "yes"}, "no room for text after the BOS"),
         ({"text": empty}, "contains only whitespace"),
         ({"text": short}, "too few tokens"),
         ({"layer": 9}, "choose a layer from 0 to 3"),
@@ -257,7 +258,7 @@ def test_what_the_model_cannot_take_is_refused_and_leaves_no_folder(folder, spec
     lm = open_model(spec, "cpu")
     lm.tokenizer.add_tokens([f"new{number}" for number in range(9)])
     (tmp_path / "new.txt").write_text("w1 new1 new8")
-    with pytest.raises(ValueError, match="gives the id 70"):
+    with pytest.raises(ValueError, match="returns the id 70"):
         build_contexts(replace(spec, text=TextFiles((str(tmp_path / "new.txt"),))), lm)
 
 
@@ -290,7 +291,7 @@ def test_a_damaged_file_is_named_and_comes_back_once_deleted(name, spec, tmp_pat
 
 @pytest.mark.parametrize(
     ("scale", "layer", "words"),
-    [(float("nan"), 1, "NaN or infinity"), (1e7, 0, "exceed what float16 can hold")],
+    [(float("nan"), 1, "NaN or infinity"), (1e7, 0, "exceed the range of float16")],
 )
 def test_numbers_that_cannot_be_kept_are_refused(scale, layer, words, spec, tmp_path):
     model = saved_model(tmp_path / "model", scale=scale)
@@ -330,6 +331,31 @@ def test_a_harvest_that_is_done_stays_as_it_is_and_a_lost_shard_comes_back(spec,
 
 
 # --- files that are whole or absent -----------------------------------------------------------------
+
+
+class _Second(Ranks):
+    """The second of two ranks; the other one is silent."""
+
+    def wait(self) -> None:
+        return
+
+    def gather_objects(self, one):
+        return [one, one]
+
+
+def test_each_rank_makes_blocks_of_its_own_and_the_first_one_the_manifest(spec, tmp_path):
+    announced = []
+    harvest(spec, tmp_path / "a", device="cpu", announce=announced.append)
+    whole = files_of(tmp_path / "a")
+    names = [f"{number:05d}.safetensors" for number in range(6)]
+    for name in (*names, "manifest.json"):
+        (tmp_path / "a" / name).unlink()
+    with pytest.raises(ValueError, match="no manifest"):
+        harvest(spec, tmp_path / "a", device="cpu", ranks=_Second(1, 2), announce=announced.append)
+    assert len(announced) == 1  # by the first one
+    made = files_of(tmp_path / "a")
+    assert made.keys() == whole.keys() - {names[0], names[2], names[4], "manifest.json"}
+    assert all(made[name] == whole[name] for name in made)
 
 
 def test_what_dead_writers_left_goes_and_what_others_write_stays(tmp_path):
@@ -475,7 +501,7 @@ def test_a_disk_that_is_too_small_is_refused_with_what_fits_and_goes_on_with_mor
     assert code == 2
     error = [line for line in said.splitlines() if line.startswith("osae: ")]
     assert len(error) == 1
-    assert f"on the disk of {out}, and " in error[0]
+    assert f"on the disk of {out}, but only " in error[0]
     assert "harvest --tokens " in error[0]
     forks.shell(f"mount -o remount,size=20m {forks.disk}")
     assert forks(*command, out)[0] == 0
@@ -491,7 +517,9 @@ def test_a_disk_that_others_fill_stops_in_one_line_and_keeps_what_there_is(spec,
         return real(path)._replace(free=next(room, 0))
 
     monkeypatch.setattr(shutil, "disk_usage", filling)
-    with pytest.raises(OSError, match=r"no room for another shard .*; run the same command again to resume"):
+    with pytest.raises(
+        OSError, match=r"not enough space for another shard .*; run the same command again to resume"
+    ):
         harvest(spec, tmp_path / "acts", device="cpu")
     monkeypatch.undo()
     part = Shards(tmp_path / "acts")

@@ -126,13 +126,16 @@ def test_nan_is_found_where_it_is(tmp_path):
         ({"kind": "run"}, "not a manifest of activations"),
         ({"width": 0}, "width 0"),
         ({"rows": True}, "rows True"),
-        ({"rows": 10}, "says 10 rows, but its shards hold 9"),
+        ({"rows": 10}, "says 10 rows, but its shards contain 9"),
         ({"dtype": "int8"}, "dtype 'int8'"),
         ({"shards": []}, "lists no shards"),
         ({"shards": ["a"]}, "lists the shard a"),
-        ({"shards": [{"file": "../x.safetensors", "rows": 9}]}, "file name and rows are needed"),
+        (
+            {"shards": [{"file": "../x.safetensors", "rows": 9}]},
+            "a file name and a number of rows are required",
+        ),
         ({"shards": [{"file": "x.safetensors", "rows": 9}]}, "x.safetensors is missing"),
-        ({"width": 6}, "holds .9, 5., but manifest.json says .9, 6."),
+        ({"width": 6}, "contains .9, 5., but manifest.json says .9, 6."),
     ],
 )
 def test_a_wrong_manifest_is_refused(tmp_path, change, message):
@@ -190,7 +193,7 @@ def test_what_is_not_activations_is_refused(tmp_path):
         "whole.npy": "floating-point",
         "flat.npy": "give a matrix",
         "object.npy": "cannot be read",
-        "two.safetensors": "it holds a, b",
+        "two.safetensors": "it contains a, b",
         "int.safetensors": "floating-point",
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -205,7 +208,7 @@ def test_wrong_blocks_and_ranges_are_refused(tmp_path, monkeypatch):
         ([{"tokens": torch.ones(3, 2)}], "nothing"),
         ([{"activations": rows(3), "tokens": torch.ones(2)}], "2 entries for 3 rows"),
         ([rows(3), rows(3, width=4)], "width 4, and one before it 5"),
-        ([rows(3), {"activations": rows(3), "tokens": torch.ones(3)}], "a block holds"),
+        ([rows(3), {"activations": rows(3), "tokens": torch.ones(3)}], "a block contains"),
     ):
         with pytest.raises(ValueError, match=message):
             write_shards(tmp_path / "a", blocks)
@@ -216,7 +219,7 @@ def test_wrong_blocks_and_ranges_are_refused(tmp_path, monkeypatch):
         write_shards(tmp_path / "a", [rows(3)], dtype="int8")  # pyright: ignore[reportArgumentType]
     shards = write_shards(tmp_path / "a", [rows(3)])
     for start, stop in ((-1, 2), (0, 4), (2, 2)):
-        with pytest.raises(ValueError, match="there are 3"):
+        with pytest.raises(ValueError, match="give rows from 0 to 3"):
             shards.read(start, stop)
     with pytest.raises(ValueError, match="size=0"):
         next(shards.batches(0))

@@ -191,7 +191,7 @@ def test_runs_of_release_0_1_0_keep_their_order_of_rows(shards):
     assert from_json(to_json(old)) == old
     new = OnDisk(str(shards.path))
     assert isinstance(open_source(from_json(to_json(new))), MixedRows)
-    with pytest.raises(ValueError, match="mixing=3: this release knows 1 and 2"):
+    with pytest.raises(ValueError, match="mixing=3: this release supports 1 and 2"):
         OnDisk("acts", mixing=3)
 
 
@@ -244,5 +244,5 @@ def test_what_a_specification_names_is_opened(shards, spec):
     assert isinstance(open_source(Live(spec), "cpu"), LiveRows)
     assert isinstance(open_source(SparseWorld(width=4, units=4, active=1, samples=50)), MemoryRows)
     assert [from_json(to_json(each)) for each in (kept, Live(spec))] == [kept, Live(spec)]
-    with pytest.raises(ValueError, match="differs from the activations this run started with"):
+    with pytest.raises(ValueError, match="differs from the activations that this run started with"):
         open_source(replace(kept, sha256="0" * 64))

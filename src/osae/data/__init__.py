@@ -1,1 +1,1 @@
-"""Where activations come from."""
+"""Sources of activations: synthetic worlds, text, language models and files."""

@@ -1,4 +1,4 @@
-"""Contexts of tokens, batched for a language model: those of similar length together, padded on the right."""
+"""Contexts of tokens, batched for a language model by similar length and padded on the right."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,10 +7,10 @@ from jaxtyping import Int
 
 
 def group_contexts(contexts: Sequence[Int[np.ndarray, "_"]], most_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of contexts that form a batch: neighbours in length, the shortest first.
+    """Yield the indices of the contexts in each batch: contexts of similar length, the shortest first.
 
-    Padded to its longest context, a batch holds at most `most_tokens` tokens; a context longer than that
-    makes a batch of its own.
+    Padded to its longest context, a batch has at most `most_tokens` tokens; a longer context forms a batch on
+    its own.
     """
     group: list[int] = []
     for index in sorted(range(len(contexts)), key=lambda index: len(contexts[index])):
@@ -23,7 +23,7 @@ def group_contexts(contexts: Sequence[Int[np.ndarray, "_"]], most_tokens: int) -
 
 
 def pad_contexts(contexts: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "n t"]:
-    """Return the contexts as rows of one matrix, filled up with zeros on the right."""
+    """Return the contexts as rows of one matrix, padded with zeros on the right."""
     ids = np.zeros((len(contexts), max(map(len, contexts))), dtype=np.int32)
     for row, context in zip(ids, contexts, strict=True):
         row[: len(context)] = context

@@ -1,6 +1,6 @@
 """Parts of harvested activations that share no document, and mixtures of such parts.
 
-Harvested shards keep the number of each row's document. Documents are assigned to parts in the order of their
+Harvested shards store the document number of each row. Documents are assigned to parts in the order of their
 numbers, so that a part has its share of the rows and no document is in two parts.
 """
 
@@ -18,18 +18,18 @@ from osae.data.shards import DTYPES, DType, Shards, is_shards, write_shards
 from osae.seeds import generator
 
 DOCUMENTS = "documents"
-SLICE = 8192  # rows of a mixture that are shuffled with each other
+SLICE = 8192  # rows of a mixture that are shuffled together
 
 
 @dataclass(frozen=True)
 class RowPart:
-    """Some rows of some activations, by number."""
+    """A subset of the rows of some activations, by index."""
 
     shards: Shards
     rows: Int[Tensor, "n"]
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return the rows in places `start` to `stop` of the part."""
+        """Return rows `start` to `stop` of the part."""
         wanted = self.rows[start:stop]
         if not len(wanted):
             return torch.empty(0, self.shards.width)
@@ -38,12 +38,12 @@ class RowPart:
 
 
 def read_documents(shards: Shards) -> Int[Tensor, "N"]:
-    """Return the number of the document that each row is from."""
+    """Return the document number of each row."""
     found = []
     for shard in shards.shards:
         if shard.file.suffix != ".safetensors":
             raise _unknown(shards)
-        with safe_open(shard.file, "pt") as file:
+        with safe_open(shards.bring(shard.file), "pt") as file:
             if DOCUMENTS not in file.keys():  # noqa: SIM118
                 raise _unknown(shards)
             found.append(file.get_tensor(DOCUMENTS).long())
@@ -52,7 +52,7 @@ def read_documents(shards: Shards) -> Int[Tensor, "N"]:
 
 def _unknown(shards: Shards) -> ValueError:
     return ValueError(
-        f"{shards.path} does not say which document each row is from: harvest it with `osae harvest`."
+        f"{shards.path} does not record the document of each row: harvest it with `osae harvest`."
     )
 
 
@@ -75,17 +75,17 @@ def split_documents(shards: Shards, shares: Sequence[float]) -> list[RowPart]:
 
 
 def write_parts(folder: Path, parts: Sequence[RowPart], shares: Sequence[float]) -> Shards:
-    """Write a mixture of parts as shards; `shares` are those of its rows that come from each part.
+    """Write a mixture of parts as shards; `shares` are the shares of its rows from each part.
 
-    The mixture has as many rows as the parts allow. Each slice of it holds every part in these shares, in
-    random order. A folder that already holds the mixture is left as it is.
+    The mixture has as many rows as the parts allow. Each slice contains rows of every part in these shares,
+    in random order. A folder that already contains the mixture is left unchanged.
     """
     total = min(len(part.rows) / share for part, share in zip(parts, shares, strict=True)) * sum(shares)
     counts = [int(total * share / sum(shares)) for share in shares]
     about = _describe(parts, counts)
     if is_shards(folder):
         if Shards(folder).manifest.get("mixture") != about["mixture"]:
-            raise ValueError(f"{folder} holds activations of other documents: give another --out.")
+            raise ValueError(f"{folder} contains activations of other documents: give another --out.")
         return Shards(folder)
     dtypes: dict[str, DType] = {name: name for name in DTYPES}
     dtype = dtypes[parts[0].shards.dtype]
@@ -107,7 +107,7 @@ def _slices(parts: Sequence[RowPart], counts: Sequence[int]) -> Iterator[Tensor]
 
 
 def _describe(parts: Sequence[RowPart], counts: Sequence[int]) -> dict[str, Any]:
-    """Return what the manifest says about a mixture: the model, the text, and how many rows of what."""
+    """Return the manifest fields that describe a mixture: the model, the text, and the rows of each part."""
     manifests = [part.shards.manifest for part in parts]
     texts = [manifest.get("text", {}) for manifest in manifests]
     mixture = [

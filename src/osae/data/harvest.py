@@ -1,16 +1,16 @@
-"""Harvests: text to tokens to activations, in blocks that depend on their number alone.
+"""Harvests: text to tokens to activations, in blocks that depend only on their number.
 
 Documents are cut into contexts, the contexts are shuffled once, and each block takes the next few hundred of
-them. So a block can be made at any time and comes out the same: an interrupted harvest is resumed with the
-first block that is missing, and a training run can take its blocks straight from the model.
+them. A block can therefore be computed at any time with the same result: an interrupted harvest resumes at
+the first missing block, and a training run can take its blocks directly from the model.
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from time import perf_counter
@@ -28,19 +28,22 @@ from torch import Tensor
 from osae.config import to_json, variant
 from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
-from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, finish, shard_file
+from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, shard_file, write_manifest
 from osae.data.text import Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP
 from osae.files import atomic_write, check_regular, file_sha256, is_part
 from osae.forecast import Forecast, check, forecast_harvest, free_disk
+from osae.launching import local_rank
 from osae.locks import LOCK, clear_lock, lock
 from osae.progress import Progress
+from osae.ranks import NO_OTHERS, Ranks
 from osae.seeds import generator
+from osae.stores import Mirror, Place, Workplace, open_place
 from osae.versions import versions
 
-DOCUMENTS = 64  # tokenized at a time
+DOCUMENTS = 64  # documents tokenized at a time
 MAX_NORM = 10.0
-BATCH_TOKENS = 4096  # passed through the model at once
+BATCH_TOKENS = 4096  # tokens passed through the model at once
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 PLAN = "harvest.json"
 CONTEXTS = "contexts.safetensors"
@@ -50,7 +53,7 @@ MARGIN = 2**20  # bytes to leave free besides a shard, for the manifest
 @variant
 @dataclass(frozen=True)
 class Harvest:
-    """Which activations to take: of which model, at which place, on which text."""
+    """Which activations to take: the model, the layer or module, and the text."""
 
     model: str
     text: Text
@@ -61,15 +64,15 @@ class Harvest:
     context: int = CONTEXT
     skip: int = SKIP
     bos: str = "auto"
-    max_norm: float = MAX_NORM  # times the median norm of a block; rows above are left out, 0 keeps all
-    block: int = 65_536  # rows made at a time, at most: a shard, or what a training run without shards mixes
+    max_norm: float = MAX_NORM  # times the median norm of a block; rows above this are left out, 0 keeps all
+    block: int = 65_536  # maximum rows computed at a time: a shard, or the rows mixed without shards
     seed: int = 0
 
     def __post_init__(self):
         if self.tokens < 1 or self.block < 1:
             raise ValueError(f"tokens={self.tokens}, block={self.block}: both must be at least 1.")
         if not 0 <= self.skip < self.context:
-            raise ValueError(f"skip={self.skip} positions of {self.context}: leave at least one.")
+            raise ValueError(f"skip={self.skip} of the {self.context} positions of a context: skip fewer.")
         if not (self.max_norm == 0 or self.max_norm >= 1):
             raise ValueError(f"max_norm={self.max_norm}: give at least 1, or 0 to keep all rows.")
         if self.bos not in ("auto", "yes", "no"):
@@ -81,14 +84,14 @@ class Contexts(NamedTuple):
 
     ids: Int[np.ndarray, "T"]
     starts: Int[np.ndarray, "n+1"]
-    documents: Int[np.ndarray, "n"]  # the number of the document it is from
-    offsets: Int[np.ndarray, "n"]  # the position of its first token in the document
+    documents: Int[np.ndarray, "n"]  # document number
+    offsets: Int[np.ndarray, "n"]  # position of the first token in the document
     blocks: Int[np.ndarray, "b+1"]  # the first context of each block
     passed: Int[np.ndarray, "1"] = np.array([0])  # documents without a text
 
 
 class HarvestBlock(NamedTuple):
-    """Rows of activations, each with its token and where it stood; how many were left out; the norms."""
+    """Rows of activations, each with its token and position; the number of rows left out; the norms."""
 
     activations: Float[Tensor, "N d"]
     tokens: Int[Tensor, "N"]
@@ -96,7 +99,7 @@ class HarvestBlock(NamedTuple):
     positions: Int[Tensor, "N"]
     outliers: int
     norms: Float[Tensor, "N"]
-    large: int  # rows kept that would be left out by default
+    large: int  # rows that were kept but would be left out by default
 
 
 # --- text to contexts -------------------------------------------------------------------------------
@@ -123,21 +126,21 @@ def build_contexts(spec: Harvest, lm: LanguageModel, progress: Progress | None =
     pieces = _cut_documents(spec, bos, documents, progress)
     if not pieces:
         part = describe_part(spec.text, int(passed[0]))
-        raise ValueError(f"the text ({part}) has too few tokens for a row: give more of it.")
+        raise ValueError(f"the text ({part}) has too few tokens for a single row: give more text.")
     contexts = _shuffle_pieces(spec, pieces)._replace(passed=passed)
     if (highest := contexts.ids.max()) >= lm.vocabulary:
         raise ValueError(
-            f"the tokenizer gives the id {highest}, and {lm.name} has {lm.vocabulary} of them: "
-            "give a model whose tokenizer belongs to it."
+            f"the tokenizer returns the id {highest}, but {lm.name} has only {lm.vocabulary} ids: "
+            "give a model with a matching tokenizer."
         )
     return contexts
 
 
 def _check_length(spec: Harvest, lm: LanguageModel, bos: int | None) -> None:
-    """Raise `ValueError` if contexts of this length have no text, or are too long for the model."""
+    """Raise `ValueError` if contexts of this length have no room for text, or are too long for the model."""
     if spec.context - (bos is not None) < 1:
         raise ValueError(
-            f"context={spec.context} leaves no room next to the BOS token: give a longer context."
+            f"context={spec.context} leaves no room for text after the BOS token: give a longer context."
         )
     if lm.longest is not None and spec.context > lm.longest:
         raise ValueError(f"context={spec.context} is too long: {lm.name} takes at most {lm.longest} tokens.")
@@ -155,13 +158,13 @@ def _tokenize(documents: Iterator[str], lm: LanguageModel) -> Iterator[tuple[int
 def _cut_documents(
     spec: Harvest, bos: int | None, documents: Iterator[tuple[int, np.ndarray]], progress: Progress | None
 ) -> list[_Piece]:
-    """Return the contexts of as many documents as make `spec.tokens` rows."""
+    """Return the contexts of enough documents to make `spec.tokens` rows."""
     begin = np.array([] if bos is None else [bos], dtype=np.int32)
     room, pieces, rows = spec.context - len(begin), [], 0
     for number, ids in documents:
         for offset in range(0, len(ids), room):
             piece = np.concatenate([begin, ids[offset : offset + room]])[: spec.tokens - rows + spec.skip]
-            if len(piece) > spec.skip:  # else it is too short to leave a row
+            if len(piece) > spec.skip:  # otherwise it is too short to yield a row
                 pieces.append(_Piece(piece, number, offset - len(begin)))
                 rows += len(piece) - spec.skip
         if progress is not None:
@@ -172,7 +175,7 @@ def _cut_documents(
 
 
 def _shuffle_pieces(spec: Harvest, pieces: Sequence[_Piece]) -> Contexts:
-    """Return the contexts in random order, in blocks of nearly equal numbers of rows."""
+    """Return the contexts in random order, in blocks with nearly the same number of rows."""
     order = torch.randperm(len(pieces), generator=generator(spec.seed, "contexts")).tolist()
     shuffled = [pieces[i] for i in order]
     lengths = np.array([len(piece.ids) for piece in shuffled])
@@ -202,7 +205,7 @@ def make_block(
 ) -> HarvestBlock:
     """Return block number `index`: the rows of its contexts, shuffled.
 
-    `tell(rows, seconds)` is called after each batch with the time that the model took.
+    `tell(rows, seconds)` is called after each batch, with the time taken by the model.
     """
     parts, tokens, documents, positions = [], [], [], []
     for ids, group in batch_contexts(contexts, index, batch_tokens):
@@ -227,7 +230,8 @@ def _select_rows(spec: Harvest, index: int, rows: Tensor, about: Sequence[Tensor
     norms = rows.norm(dim=1)
     if not bool(norms.isfinite().all()):
         raise ValueError(
-            f"the model's activations in block {index} contain NaN or infinity: try another dtype."
+            f"the model's activations in block {index} contain NaN or infinity: load the model in another "
+            "precision."
         )
     kept = torch.randperm(len(rows), generator=generator(spec.seed, "rows", index))
     if spec.max_norm > 0:
@@ -242,7 +246,7 @@ def batch_contexts(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the contexts of a block in padded batches of at most `batch_tokens` tokens.
 
-    Each batch comes with the numbers of its contexts.
+    Each batch comes with the indices of its contexts.
     """
     first, last = contexts.blocks[index : index + 2].tolist()
     starts = contexts.starts[first : last + 1].tolist()
@@ -256,60 +260,92 @@ def batch_contexts(
 
 def harvest(
     spec: Harvest,
-    folder: Path,
+    folder: Place,
     *,
     dtype: DType = "float16",
     device: str = "auto",
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
     lm: LanguageModel | None = None,
+    ranks: Ranks = NO_OTHERS,
+    announce: Callable[[Forecast], None] = lambda needs: None,
 ) -> tuple[Shards, float | None]:
-    """Harvest into the folder, or resume there; return the shards and the share of time the model took.
+    """Harvest into the folder, or resume there; return the shards and the share of time spent in the model.
 
-    The share is None if the harvest was finished already. Give `lm`, the model of this very harvest, if you
-    have it open.
+    The share is None if the harvest was already finished. Pass `lm` if the model of this harvest is already
+    open. If the folder is a URL on an object store, each shard is uploaded as soon as it is complete. All
+    `ranks` call this function, and each computes its own blocks; the resulting folder is the same as from a
+    single process. `announce` is called with the resources that the missing rows need, before the model runs.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
     plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
-    _check_folder(folder, plan)
-    if (finished := _open_finished(folder)) is not None:
-        clear_lock(folder)
-        return finished, None
-    with lock(folder):
-        _check_folder(folder, plan)  # another process may have been at work until now
-        return _harvest(spec, folder, plan, dtype, device, batch_tokens, progress, lm)
+    work, first, finished = open_place(folder), ranks.rank == 0, None
+    if first:
+        work.pull(_is_plan)
+        _check_folder(work, plan)
+        finished = _open_finished(work)
+    if ranks.gather_objects(finished is not None)[0]:
+        if first:
+            clear_lock(work.folder)
+        return finished or Shards(work.place), None
+    with lock(work.folder) if first else nullcontext():
+        if first:
+            _check_folder(work, plan)  # another process may have written to it until now
+        found = _open_contexts(spec, work, plan, ranks, lambda: lm or open_model(spec, device), progress)
+        made = _write_missing(_Job(spec, work, *found, dtype, batch_tokens, ranks), progress, announce)
+    if first:
+        work.close()
+    return made
 
 
-def _harvest(
+def _is_plan(name: str) -> bool:
+    return name in (PLAN, CONTEXTS)
+
+
+class _Job(NamedTuple):
+    """A harvest under way: what to compute, with which model, and where to."""
+
+    spec: Harvest
+    work: Workplace
+    lm: LanguageModel
+    contexts: Contexts
+    dtype: DType
+    batch_tokens: int
+    ranks: Ranks
+
+
+def _open_contexts(
     spec: Harvest,
-    folder: Path,
+    work: Workplace,
     plan: dict[str, Any],
-    dtype: DType,
-    device: str,
-    batch_tokens: int,
+    ranks: Ranks,
+    open_lm: Callable[[], LanguageModel],
     progress: Progress | None,
-    lm: LanguageModel | None,
-) -> tuple[Shards, float | None]:
-    started = (folder / CONTEXTS).exists()
-    if not started:
+) -> tuple[LanguageModel, Contexts]:
+    """Return the model and the contexts, which the first rank cuts if the folder does not have them."""
+    starts = ranks.rank == 0 and not (work.folder / CONTEXTS).exists()
+    if starts:
         check_readable(spec.text)
-    lm = lm or open_model(spec, device)
-    if not started:
-        _start(folder, plan, build_contexts(spec, lm, progress))
-    contexts = read_contexts(folder / CONTEXTS)
-    return _write_missing(spec, folder, lm, contexts, dtype, batch_tokens, progress)
+    lm = open_lm()
+    if starts:
+        _start(work, plan, build_contexts(spec, lm, progress))
+    ranks.wait()
+    if ranks.rank > 0 and local_rank() == 0:  # on another machine
+        work.pull(_is_plan)
+    ranks.wait()
+    return lm, read_contexts(work.folder / CONTEXTS)
 
 
 def open_model(spec: Harvest, device: str = "auto") -> LanguageModel:
-    """Open the model of a harvest at the place where its activations are taken."""
+    """Open the model of a harvest at the place where activations are collected."""
     return LanguageModel(
         spec.model, layer=spec.layer, module=spec.module, revision=spec.revision, device=device
     )
 
 
 class _Pace:
-    """Progress in tokens, and the time that the model takes; called after every batch."""
+    """Progress in tokens, and the time taken by the model; called after every batch."""
 
     def __init__(self, total: int, missing: int, progress: Progress | None):
         self.total, self.done, self.progress = total, total - missing, progress
@@ -322,38 +358,40 @@ class _Pace:
             self.progress(self.done, self.total, f"tokens, {rate:,.0f} a second")
 
     def share(self) -> float | None:
-        """Return the share of the time so far that the model took, None if it was not needed."""
+        """Return the share of the elapsed time taken by the model; None if it was not needed."""
         return self.modelled / max(perf_counter() - self.began, 1e-9) if self.modelled else None
 
 
-def _check_folder(folder: Path, plan: dict[str, Any]) -> None:
+def _check_folder(work: Workplace, plan: dict[str, Any]) -> None:
     """Raise `ValueError` if the folder contains another harvest, or anything else."""
-    path = folder / PLAN
+    path = work.folder / PLAN
     if path.exists():
         check_regular(path)
         if path.read_bytes() != _format_plan(plan).encode():
-            raise ValueError(f"{folder} holds another harvest (see {PLAN}): give a new folder.")
-    elif folder.exists() and any(not is_part(file) and file.name != LOCK for file in folder.iterdir()):
-        raise ValueError(f"{folder} holds other files: give a new folder.")
+            raise ValueError(f"{work.place} contains another harvest (see {PLAN}): give a new folder.")
+    elif any(not is_part(Path(name)) and name != LOCK for name in work.names()):
+        raise ValueError(f"{work.place} contains other files: give a new folder.")
 
 
-def _open_finished(folder: Path) -> Shards | None:
-    """Return the shards of a finished harvest, whose manifest stays as it is; None if it is not finished."""
+def _open_finished(work: Workplace) -> Shards | None:
+    """Return the shards of a finished harvest, leaving its manifest unchanged; None if it is not finished."""
     with suppress(ValueError):
-        shards = Shards(folder)
-        lost = shards.covers(CONTEXTS) and not (folder / CONTEXTS).exists()
+        shards = Shards(work.place)
+        lost = shards.covers(CONTEXTS) and CONTEXTS not in work.names()
         return shards if shards.manifest.get("complete") and not lost else None
     return None
 
 
-def _start(folder: Path, plan: dict[str, Any], contexts: Contexts) -> None:
-    """Write the plan and the contexts into the folder, which from now on belongs to this harvest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / PLAN) as path:
+def _start(work: Workplace, plan: dict[str, Any], contexts: Contexts) -> None:
+    """Write the plan and the contexts to the folder, which belongs to this harvest from now on."""
+    work.folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(work.folder / PLAN) as path:
         path.write_text(_format_plan(plan))
+    work.push()
     arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
-    with atomic_write(folder / CONTEXTS) as path:
+    with atomic_write(work.folder / CONTEXTS) as path:
         save_arrays(arrays, path)
+    work.push()
 
 
 def _format_plan(plan: dict[str, Any]) -> str:
@@ -361,7 +399,7 @@ def _format_plan(plan: dict[str, Any]) -> str:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Return the contexts that a harvest wrote beside its shards."""
+    """Return the contexts that a harvest wrote next to its shards."""
     try:
         return Contexts(**load_arrays(path))
     except (SafetensorError, TypeError) as error:
@@ -375,46 +413,67 @@ def count_rows(spec: Harvest, contexts: Contexts, index: int | None = None) -> i
     return int(contexts.starts[last] - contexts.starts[first] - spec.skip * count)
 
 
+class _Made(NamedTuple):
+    """The metadata of a shard, and its digest."""
+
+    about: dict[str, Any]
+    sha256: str
+
+
 def _write_missing(
-    spec: Harvest,
-    folder: Path,
-    lm: LanguageModel,
-    contexts: Contexts,
-    dtype: DType,
-    batch_tokens: int,
-    progress: Progress | None,
+    job: _Job, progress: Progress | None, announce: Callable[[Forecast], None]
 ) -> tuple[Shards, float | None]:
-    """Write the shards that are not there yet, and the manifest; if the disk is full, of those that are."""
-    files = [folder / shard_file(index) for index in range(len(contexts.blocks) - 1)]
-    missing = [index for index, file in enumerate(files) if not file.exists()]
+    """Write the missing shards and the manifest; if the disk is full, a manifest of those written so far."""
+    spec, work, contexts, ranks = job.spec, job.work, job.contexts, job.ranks
+    names, there = [shard_file(index) for index in range(len(contexts.blocks) - 1)], work.names()
+    missing = [index for index, name in enumerate(names) if name not in there]
     rows = sum(count_rows(spec, contexts, index) for index in missing)
     total = count_rows(spec, contexts)
+    ranks.wait()  # until all ranks know what is missing
     if missing:
-        needs = _check_needs(spec, folder, total, rows, lm, dtype)
-        if progress is not None:
-            progress(total - rows, total, f"tokens; {needs}")
-    pace = _Pace(total, rows, progress)
-    blocks = ((files[i], make_block(spec, lm, contexts, i, batch_tokens, pace)) for i in missing)
-    digests: dict[Path, str] = {}
+        needs = _check_needs(job, total, rows)
+        if ranks.rank == 0:
+            announce(needs)
+    mine = missing[ranks.rank :: ranks.size]
+    own = sum(count_rows(spec, contexts, index) for index in mine)
+    pace = _Pace(total - rows + own, own, progress)
+    blocks = ((names[i], make_block(spec, job.lm, contexts, i, job.batch_tokens, pace)) for i in mine)
+    made: dict[str, _Made] = {}
     try:
-        _write_blocks(blocks, dtype, digests)
+        _write_blocks(blocks, work, job.dtype, made)
     except OSError as error:
-        written = [file for file in files if file.exists()]
-        if written:
-            _finish(folder, written, spec, lm, contexts, digests)
-        raise OSError(
-            f"{error}. {len(written)} of {len(files)} shards are written and can be used; "
-            "run the same command again to resume."
-        ) from error
-    return _finish(folder, files, spec, lm, contexts, digests), pace.share()
+        if ranks.size > 1 or isinstance(work, Mirror):
+            raise OSError(f"{error}. Run the same command again to resume.") from error
+        raise _finish_part(job, error, names, made) from error
+    for others in ranks.gather_objects(made):
+        made |= others
+    if ranks.rank == 0:
+        _finish(job, names, made)
+    ranks.wait()
+    return Shards(work.place), pace.share()
 
 
-def _check_needs(
-    spec: Harvest, folder: Path, total: int, missing: int, lm: LanguageModel, dtype: DType
-) -> Forecast:
-    """Return what the missing rows need; raise `ValueError` if there is not as much, and say how many fit."""
-    width, item = lm.activations(torch.zeros(1, 1).long()).shape[-1], DTYPES[dtype].itemsize
-    needs = forecast_harvest(missing, width, block=spec.block, item=item)
+def _finish_part(job: _Job, error: OSError, names: Sequence[str], made: Mapping[str, _Made]) -> OSError:
+    """Write the manifest of the existing shards, since the disk is full; return the error to raise."""
+    there = job.work.names()
+    written = [name for name in names if name in there]
+    if written:
+        _finish(job, written, made)
+    return OSError(
+        f"{error}. {len(written)} of {len(names)} shards are written and usable; run the same command again "
+        "to resume."
+    )
+
+
+def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
+    """Return what the missing rows need; raise `ValueError` with the number that fits if that is too much."""
+    width, item = job.lm.activations(torch.zeros(1, 1).long()).shape[-1], DTYPES[job.dtype].itemsize
+    model, block = job.lm.forecast_bytes(min(job.batch_tokens, missing)), job.spec.block
+    needs = forecast_harvest(missing, width, block=block, item=item, model=model)
+    folder = job.work.folder
+    if isinstance(job.work, Mirror):  # shards are uploaded one by one
+        check(replace(needs, disk=min(needs.disk, 2 * block * width * item)), "free some.", folder)
+        return needs
     fits = total - missing + max(0, free_disk(folder) - MARGIN) * missing // max(1, needs.disk)
     remedy = f"harvest --tokens {fits}, or into a folder on another disk, or give a smaller --mix-rows."
     check(needs, remedy, folder)
@@ -422,24 +481,26 @@ def _check_needs(
 
 
 def _write_blocks(
-    blocks: Iterable[tuple[Path, HarvestBlock]], dtype: DType, digests: dict[Path, str]
+    blocks: Iterable[tuple[str, HarvestBlock]], work: Workplace, dtype: DType, made: dict[str, _Made]
 ) -> None:
-    """Write each block to its file, while the next one is made; note the digest of each file."""
+    """Write each block to its file while the next one is computed; record what was written."""
     with ThreadPoolExecutor(1) as writer:
         last: Future | None = None
-        for file, block in blocks:
+        for name, block in blocks:
             if last is not None:
-                last.result()  # so that no more than one block waits
-            last = writer.submit(_write_block, file, block, dtype, digests)
+                last.result()  # so that at most one block waits
+            last = writer.submit(_write_block, name, block, work, dtype, made)
         if last is not None:
             last.result()
 
 
-def _write_block(file: Path, block: HarvestBlock, dtype: DType, digests: dict[Path, str]) -> None:
+def _write_block(
+    name: str, block: HarvestBlock, work: Workplace, dtype: DType, made: dict[str, _Made]
+) -> None:
     stored = block.activations.to(DTYPES[dtype])
     if not bool(stored.isfinite().all()):
         raise ValueError(
-            f"activations exceed what {dtype} can hold: harvest with --dtype bfloat16 or float32."
+            f"activations exceed the range of {dtype}: harvest with --dtype bfloat16 or float32."
         )
     tensors = {
         TENSOR: stored,
@@ -447,11 +508,13 @@ def _write_block(file: Path, block: HarvestBlock, dtype: DType, digests: dict[Pa
         "documents": block.documents,
         "positions": block.positions,
     }
-    _check_room(file, sum(tensor.nbytes for tensor in tensors.values()))
-    with atomic_write(file) as path:
-        save_file(tensors, path, {"osae": json.dumps(_describe(block, stored))})
-        digest = file_sha256(path)  # now, while it is still in memory
-    digests[file] = digest
+    _check_room(work.folder / name, sum(tensor.nbytes for tensor in tensors.values()))
+    about = _describe(block, stored)
+    with atomic_write(work.folder / name) as path:
+        save_file(tensors, path, {"osae": json.dumps(about)})
+        digest = file_sha256(path)  # now, while the file is still in memory
+    work.hand_over(name)
+    made[name] = _Made(about, digest)
 
 
 def _check_room(file: Path, size: int) -> None:
@@ -460,12 +523,13 @@ def _check_room(file: Path, size: int) -> None:
     if free < size + MARGIN:
         needed, there = (size + MARGIN) / 1e6, free / 1e6
         raise OSError(
-            f"no room for another shard in {file.parent}: {needed:.1f} MB needed, {there:.1f} MB free"
+            f"not enough space for another shard in {file.parent}: {needed:.1f} MB needed, {there:.1f} MB "
+            "free"
         )
 
 
 def _describe(block: HarvestBlock, stored: Tensor) -> dict[str, Any]:
-    """Return a block's counts and moments, which its shard carries along."""
+    """Return a block's counts and moments, to be stored in its shard."""
     rows = stored.float()
     about = {
         "rows": len(rows),
@@ -477,21 +541,16 @@ def _describe(block: HarvestBlock, stored: Tensor) -> dict[str, Any]:
     return about | ({"large": block.large} if block.large else {})
 
 
-def _finish(
-    folder: Path,
-    files: list[Path],
-    spec: Harvest,
-    lm: LanguageModel,
-    contexts: Contexts,
-    digests: Mapping[Path, str],
-) -> Shards:
-    """Write the manifest of these shards, which combines what each of them says about itself."""
-    abouts = [_read_about(file) for file in files]
+def _finish(job: _Job, names: Sequence[str], made: Mapping[str, _Made]) -> None:
+    """Write the manifest of these shards, which combines their metadata."""
+    spec, work, lm, contexts = job.spec, job.work, job.lm, job.contexts
+    found = [made[name] if name in made else _read_made(work, name) for name in names]
+    abouts = [each.about for each in found]
     count = len(contexts.documents)
     text = {"contexts": count, "documents": len(np.unique(contexts.documents))}
     text["passed"] = int(contexts.passed[0])
     about = {
-        "complete": len(files) == len(contexts.blocks) - 1,
+        "complete": len(names) == len(contexts.blocks) - 1,
         "model": {"name": spec.model, "revision": lm.revision, "layer": spec.layer, "module": spec.module},
         "tokenizer": {
             "name": str(lm.tokenizer.name_or_path),
@@ -507,9 +566,17 @@ def _finish(
         "versions": versions(),
     }
     shards = [
-        Shard(file, about["rows"], digests.get(file, "")) for file, about in zip(files, abouts, strict=True)
+        Shard(work.folder / name, each.about["rows"], each.sha256)
+        for name, each in zip(names, found, strict=True)
     ]
-    return finish(folder, shards, about, [folder / CONTEXTS])
+    write_manifest(work.folder, shards, len(abouts[0]["mean"]), job.dtype, about, [work.folder / CONTEXTS])
+    work.push()
+
+
+def _read_made(work: Workplace, name: str) -> _Made:
+    """Return the metadata and digest of a shard that an earlier process wrote."""
+    with work.borrow(name) as file:
+        return _Made(_read_about(file), file_sha256(file))
 
 
 def _combine_moments(abouts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -528,7 +595,7 @@ def _combine_moments(abouts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _read_about(file: Path) -> dict[str, Any]:
-    """Return what a shard says about itself."""
+    """Return the metadata of a shard."""
     try:
         with safe_open(file, "pt") as shard:
             return json.loads(shard.metadata()["osae"])

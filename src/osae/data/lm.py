@@ -1,10 +1,10 @@
-"""A language model, opened at one place: its activations there, and its losses when they are replaced.
+"""A language model, observed at one layer or module: its activations, and its losses when they are replaced.
 
 Shapes: n contexts, t tokens in each, d width of the activations.
 
 A place is a layer number N, whose activations are `hidden_states[N]` of the model (0: the embeddings; N: the
-residual stream after N blocks; the last one: after the final norm as well), or the output of a module by its
-name. Where only activations are needed, the forward pass stops there.
+residual stream after N blocks; the last one: also after the final norm), or the output of a module by name.
+If only activations are needed, the forward pass stops there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,14 +26,14 @@ Splice = Callable[[Float[Tensor, "n t d"]], Float[Tensor, "n t d"]]
 
 
 class _Stop(Exception):
-    """Raised when the place is reached: nothing after it is needed."""
+    """Raised when the place is reached, because nothing after it is needed."""
 
 
 class LanguageModel:
-    """A causal language model of the transformers library, observed at one place.
+    """A causal language model from the transformers library, observed at one place.
 
-    `name` is a name on the hub, a local folder, or either with a GGUF file: `FOLDER:FILE.gguf`. On a GPU the
-    weights keep the type they have on disk, elsewhere they are in single precision.
+    `name` is a name on the hub, a local folder, or either with a GGUF file: `FOLDER:FILE.gguf`. On a GPU, the
+    weights keep their dtype on disk; elsewhere, they are in single precision.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class LanguageModel:
         return self.model.get_input_embeddings().num_embeddings
 
     def bos(self, wanted: str = "auto") -> int | None:
-        """Return the id that every context begins with, by default as the tokenizer does; None for none."""
+        """Return the id that every context starts with, by default as in the tokenizer; None for none."""
         own = self.tokenizer.bos_token_id
         if wanted == "yes" and own is None:
-            raise ValueError(f"{self.name} has no BOS token: leave out --bos yes.")
+            raise ValueError(f"{self.name} has no BOS token: remove --bos yes.")
         if wanted == "auto":
             habit = self.tokenizer("a").input_ids[:1]
             return own if own is not None and habit == [own] else None
@@ -68,14 +68,23 @@ class LanguageModel:
 
     @property
     def longest(self) -> int | None:
-        """Return the number of tokens in the longest context the model is made for, None if not stated."""
+        """Return the number of tokens in the longest context that the model supports; None if not stated."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def forecast_bytes(self, tokens: int) -> int:
+        """Return an estimate of the memory that a pass over this many tokens takes on this machine."""
+        if self.device.type != "cpu":
+            return 0
+        config = self.model.config.get_text_config()
+        width = config.hidden_size
+        inside = 8 * width + 3 * getattr(config, "intermediate_size", 4 * width)
+        return 40 * 2**20 + 2 * tokens * inside
 
     @torch.no_grad()
     def activations(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n t d"]:
         """Return the activations at the place, on the CPU in single precision.
 
-        Contexts that end early are padded on the right: no token attends to one after it.
+        Shorter contexts are padded on the right, since no token attends to later ones.
         """
         seen: list[Tensor] = []
 
@@ -86,16 +95,16 @@ class LanguageModel:
         with self._hook(ids.shape, keep), suppress(_Stop):
             self._run(ids)
         if not seen:
-            raise ValueError(f"{self._where}: the model never runs this module, give another.")
+            raise ValueError(f"{self._where}: the model never runs this module: give a different one.")
         return seen[0].float().cpu()
 
     @torch.no_grad()
     def losses(
         self, ids: Int[Tensor, "n t"], splice: Splice | None = None, *, skip: int = 0
     ) -> Float[Tensor, "n t-1"]:
-        """Return the cross-entropy of each next token, with the activations replaced by `splice` of them.
+        """Return the cross-entropy of each next token, with the activations passed through `splice`.
 
-        The first `skip` positions are left as they are.
+        The first `skip` positions are left unchanged.
         """
 
         def replace(hidden: Tensor) -> Tensor:
@@ -111,9 +120,9 @@ class LanguageModel:
 
     @torch.no_grad()
     def logit_directions(self, rows: Float[Tensor, "K d"]) -> Float[Tensor, "K vocabulary"]:
-        """Return what each direction adds to the logits by itself, through the final norm; on the CPU.
+        """Return what each direction alone adds to the logits, through the final norm; on the CPU.
 
-        Raise `ValueError` if the place is not in the residual stream, where that has a meaning.
+        Raise `ValueError` if the place is not in the residual stream, where this is meaningful.
         """
         unembedding = self.model.get_output_embeddings()
         width = self.model.get_input_embeddings().weight.shape[1]
@@ -123,7 +132,7 @@ class LanguageModel:
         directions = rows.to(weight)
         blocks = _blocks(self.model)
         norm = None if self.layer == len(blocks) else _final_norm(self.model, blocks)
-        if norm is not None:  # without its offset: the direction's part alone
+        if norm is not None:  # without its offset: only the direction's contribution
             directions = norm(directions) - norm(torch.zeros_like(directions))
         return (directions.to(weight) @ weight.T).float().cpu()
 
@@ -136,13 +145,13 @@ class LanguageModel:
 
     @contextmanager
     def _hook(self, shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Pass the activations at the place, a row for each id, through `change` within the block."""
+        """Pass the activations at the place, one row per id, through `change` within the block."""
 
         def apply(hidden: Any) -> Tensor:
             if not isinstance(hidden, Tensor) or hidden.shape[:-1] != shape:
                 found = tuple(hidden.shape) if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
                 raise ValueError(
-                    f"{self._where} gives {found} for {tuple(shape)} tokens: "
+                    f"{self._where} returns {found} for {tuple(shape)} tokens: "
                     "give a module that outputs one row per token."
                 )
             return change(hidden)
@@ -198,7 +207,7 @@ def _load(name: str, revision: str | None, device: torch.device) -> tuple[Any, A
 
 @contextmanager
 def _hide_bars() -> Iterator[None]:
-    """Hide the progress bars of transformers within the block; the one for GGUF files ignores its switch."""
+    """Hide the progress bars of transformers within the block; the bar for GGUF files ignores the setting."""
     from transformers.utils import logging
 
     gguf: Any = import_module("transformers.modeling_gguf_pytorch_utils")
@@ -214,7 +223,7 @@ def _hide_bars() -> Iterator[None]:
 
 
 def _find_place(model: Any, layer: int | None, module: str | None) -> tuple[nn.Module, bool]:
-    """Return the module to hook, and whether its input is meant rather than its output."""
+    """Return the module to hook, and whether to observe its input rather than its output."""
     modules = dict(model.named_modules())
     match layer, module:
         case None, str():
@@ -235,7 +244,7 @@ def _find_place(model: Any, layer: int | None, module: str | None) -> tuple[nn.M
 
 
 def _blocks(model: Any) -> nn.ModuleList:
-    """Return the blocks of the residual stream: the list of as many modules as the config has layers."""
+    """Return the blocks of the residual stream: the list with as many modules as the config has layers."""
     count = model.config.get_text_config().num_hidden_layers
     for part in model.get_decoder().modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
@@ -244,7 +253,7 @@ def _blocks(model: Any) -> nn.ModuleList:
 
 
 def _final_norm(model: Any, blocks: nn.ModuleList) -> nn.Module | None:
-    """Return the norm after the last block: the last module of the decoder that is not inside of a block."""
+    """Return the norm after the last block: the last module of the decoder outside the blocks."""
     inside = {id(part) for part in blocks.modules()}
     children = [part for part in model.get_decoder().modules() if id(part) not in inside]
     norms = [part for part in children if "norm" in type(part).__name__.lower()]
@@ -269,7 +278,7 @@ def open_tokenizer(name: str, revision: str | None = None) -> Any:
 
 
 def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
-    """Return the text of each token by itself, with the space that it may begin with."""
+    """Return the text of each single token, including any leading space."""
     texts = {}
     for number in ids:
         text, piece = tokenizer.decode([number]), tokenizer.convert_ids_to_tokens(number)

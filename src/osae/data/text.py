@@ -1,8 +1,8 @@
-"""Text: documents one after the other, from files or from the hub, and where they come from.
+"""Text: a sequence of documents from files or from the hub, and where they come from.
 
-Files hold plain text (.txt, .md, .rst: one document each), JSON lines with a text field (.jsonl, also
-compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the order given, and those that
-match a pattern in the order of their names. A null in place of a text is skipped.
+Files contain plain text (.txt, .md, .rst: one document each), JSON lines with a text field (.jsonl,
+optionally compressed: .xz, .gz, .zst) or a column of text (.parquet). Files are read in the given order, and
+files that match a pattern in the order of their names. A null instead of a text is skipped.
 """
 
 import glob
@@ -54,7 +54,7 @@ class TextFiles:
         return list(dict.fromkeys(found))
 
     def origin(self) -> dict[str, Any]:
-        """Return what is read: names and digests of the files."""
+        """Return the origin of the text: names and digests of the files."""
         files = [{"file": path.name, "sha256": file_sha256(path)} for path in self.paths()]
         return {"files": files, "field": self.field, "part": self.part}
 
@@ -76,7 +76,7 @@ class HubText:
         return _select_part(self.part, _skip_nulls(texts, passed))
 
     def origin(self) -> dict[str, Any]:
-        """Return what is read: the dataset by name and revision."""
+        """Return the origin of the text: name and revision of the dataset."""
         return {"dataset": self.dataset, "split": self.split, "revision": self.revision} | {
             "field": self.field,
             "part": self.part,
@@ -103,7 +103,7 @@ Text = TextFiles | HubText
 
 
 def check_readable(text: Text) -> None:
-    """Raise `ValueError` if no document with more than whitespace can be read; stop at the first one."""
+    """Raise `ValueError` unless a document with more than whitespace can be read; stop at the first one."""
     nulls: list[None] = []
     if not any(document.strip() for document in text.documents(lambda: nulls.append(None))):
         part = describe_part(text, len(nulls))
@@ -157,7 +157,7 @@ def _texts(path: Path, field: str) -> Iterator[str | None]:
 
 
 def _open_text(path: Path) -> io.TextIOBase:
-    """Open a file, uncompressed on the way; a byte-order mark is not part of its text."""
+    """Open a file, decompressing it if necessary; a byte-order mark is not part of the text."""
     match path.suffix:
         case ".xz":
             return lzma.open(path, "rt", encoding="utf-8-sig")
@@ -170,7 +170,7 @@ def _open_text(path: Path) -> io.TextIOBase:
 
 
 def _decompress(path: Path) -> Iterator[bytes]:
-    """Yield what a .zst file holds, frame by frame; zstandard's own reader misses that a file is cut."""
+    """Yield the contents of a .zst file, frame by frame; zstandard's reader does not detect truncation."""
     try:
         import zstandard
     except ImportError as error:
@@ -190,7 +190,7 @@ def _decompress(path: Path) -> Iterator[bytes]:
 
 
 class _Chunks(io.RawIOBase):
-    """A stream of bytes from an iterator of them."""
+    """A stream of bytes from an iterator of chunks."""
 
     def __init__(self, chunks: Iterator[bytes]):
         self._chunks, self._left = chunks, b""
@@ -220,7 +220,7 @@ def _parquet(path: Path, field: str) -> Iterator[str | None]:
                 there = ", ".join(file.schema_arrow.names[:8])
                 raise ValueError(f"no column {field!r}; it has {there}. Choose with --text-field.")
             for batch in file.iter_batches(batch_size=256, columns=[field]):
-                # a column may hold empty strings for nulls as well
+                # a column may contain empty strings for nulls as well
                 yield from (
                     _field({field: text or None}, field, str(path)) for text in batch.column(0).to_pylist()
                 )
@@ -253,7 +253,7 @@ def _field(row: Any, field: str, where: str) -> str | None:
 
 
 def _find_surrogate(text: str) -> int | None:
-    """Return the position of the first lone surrogate, which cannot be encoded and so not be tokenized."""
+    """Return the position of the first lone surrogate, which can be neither encoded nor tokenized."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

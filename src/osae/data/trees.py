@@ -1,8 +1,8 @@
-"""Trees of atoms: which atom has which parent, which siblings exclude each other, how often each one fires.
+"""Trees of atoms: the parent of each atom, which siblings exclude each other, and how often each atom fires.
 
-Shapes: K atoms. An atom fires if its parent does and a uniform number of its own lies in an interval, whose
-length is the atom's chance given the parent. Siblings that exclude each other share one number and have
-intervals that do not overlap.
+Shapes: K atoms. An atom fires if its parent does and its own uniform random number lies in an interval, whose
+length is the atom's probability given the parent. Siblings that exclude each other share one number and have
+disjoint intervals.
 """
 
 from functools import lru_cache
@@ -14,15 +14,15 @@ from scipy.optimize import brentq
 
 from osae.seeds import generator
 
-LARGEST_SHARE = 0.8  # of a parent's samples in which a child, or one of exclusive siblings, fires
+LARGEST_SHARE = 0.8  # largest share of a parent's samples in which a child, or any exclusive sibling, fires
 
 
 class Trees(NamedTuple):
     """Atoms in descending order of their rates, so that every parent comes before its children.
 
-    `parents` is -1 for an atom without one, and `depths` the number of its ancestors. An atom fires if its
-    parent does and the number of atom `leads` lies from `low` to below `high`. `exclusive` says whether its
-    siblings never fire together with it.
+    `parents` is -1 for an atom without a parent, and `depths` is the number of its ancestors. An atom fires
+    if its parent does and the random number of atom `leads` is at least `low` and below `high`. `exclusive`
+    is whether its siblings never fire together with it.
     """
 
     parents: Int[np.ndarray, "K"]
@@ -46,11 +46,11 @@ def grow_trees(
     exclusive: float,
     seed: int,
 ) -> Trees:
-    """Return the trees of a world; atoms that find no place in one have no parent and no children.
+    """Return the trees of a world; atoms that do not fit into a tree have no parent and no children.
 
-    Atoms are handed out level by level, and their wanted rates fall as j^-zipf in that order. A rate is
-    lowered where the parent does not fire often enough. All of them are scaled so that `active` atoms fire in
-    a sample on average. Raise `ValueError` if there is no such scale.
+    Atoms are assigned level by level, and their target rates fall as j^-zipf in that order. A rate is lowered
+    if the parent does not fire often enough. All rates are scaled so that `active` atoms fire per sample on
+    average. Raise `ValueError` if there is no such scale.
     """
     parents, depths = _link(units, roots, branching, depth)
     excluding = _choose_parents(parents, exclusive, seed)
@@ -70,7 +70,7 @@ def grow_trees(
 
 
 def _link(units: int, roots: int, branching: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parent and the depth of every atom, handed out level by level."""
+    """Return the parent and the depth of every atom, assigned level by level."""
     parents, depths = np.full(units, -1), np.zeros(units, dtype=int)
     level, used = np.arange(min(roots, units)), min(roots, units)
     for below in range(1, depth + 1):
@@ -82,7 +82,7 @@ def _link(units: int, roots: int, branching: int, depth: int) -> tuple[np.ndarra
 
 
 def _choose_parents(parents: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Return for every atom whether its children exclude each other: a share of those with two or more."""
+    """Return whether each atom's children exclude each other: a share of the atoms with two or more."""
     import torch
 
     chosen = np.zeros(len(parents), dtype=bool)
@@ -95,7 +95,7 @@ def _choose_parents(parents: np.ndarray, share: float, seed: int) -> np.ndarray:
 def _limit_rates(
     wanted: np.ndarray, parents: np.ndarray, depths: np.ndarray, excluding: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rate of every atom, at most the wanted one, and its chance given its parent."""
+    """Return the rate of every atom, at most its target, and its probability given its parent."""
     rates, shares = np.minimum(wanted, 1.0), np.minimum(wanted, 1.0)
     for depth in range(1, depths.max() + 1):
         level = np.flatnonzero(depths == depth)
@@ -125,7 +125,7 @@ def _lay_out(
 
 
 def _sort(trees: Trees) -> Trees:
-    """Return the trees with the atoms in descending order of their rates; among equals, a parent first."""
+    """Return the trees with the atoms in descending order of their rates; in case of ties, parents first."""
     order = np.lexsort((trees.depths, -trees.rates))
     place = np.argsort(order)
     parents = np.where(trees.parents >= 0, place[trees.parents], -1)

@@ -1,7 +1,8 @@
 """Worlds: synthetic data with a known dictionary, in a known order.
 
 Shapes: N samples, d width, K atoms, m active in each sample. A world is a pure function of its fields: the
-dictionary depends on `seed`, the samples on `seed` and the split, and neither on the seed of a training run.
+dictionary depends on `seed`, the samples depend on `seed` and the split, and neither depends on the seed of a
+training run.
 """
 
 from dataclasses import dataclass
@@ -31,10 +32,10 @@ class Samples(NamedTuple):
 @variant
 @dataclass(frozen=True)
 class SparseWorld:
-    """Unit Gaussian atoms; m of them at a time, drawn without replacement with pi_j ~ j^-zipf.
+    """Gaussian atoms of length one; m are active at a time, drawn without replacement with pi_j ~ j^-zipf.
 
     Values are |N(0,1)| if `positive`, else N(0,1). `strengths` multiplies each atom's values (None: by one),
-    so that an atom's frequency and its strength can be chosen separately.
+    so that frequency and strength can be chosen separately.
     """
 
     width: int = 80
@@ -95,7 +96,7 @@ class PCAWorld:
             raise ValueError(f"ratio={self.ratio}: give a number above 0, at most 1.")
 
     def dictionary(self) -> Float[Tensor, "K d"]:
-        """Return the leading principal directions, the one of largest variance first."""
+        """Return the leading principal directions, in order of decreasing variance."""
         noise = torch.randn(self.width, self.width, generator=generator(self.seed, "dictionary"))
         return torch.linalg.qr(noise).Q.T[: self.units].contiguous()
 
@@ -117,15 +118,16 @@ class PCAWorld:
 class ForestWorld:
     """Atoms that fire on their own or as nodes of trees, at rates that follow Zipf's law; a hard world.
 
-    Atom j fires in a sample with a probability of its own, about in proportion to j^-zipf; `active` atoms
-    fire on average. With `roots`, atoms form trees of `depth` levels below the roots, with `branching`
-    children each, until no atoms are left: a child fires only if its parent does, and the children of a share
+    Atom j fires in a sample with its own probability, roughly proportional to j^-zipf; on average, `active`
+    atoms fire. With `roots`, atoms form trees of `depth` levels below the roots, with `branching` children
+    each, until no atoms are left: a child fires only if its parent does, and the children of a share
     `exclusive` of the parents never fire together.
 
-    The values of active atoms are |N(1, spread)|. Atoms belong to `topics`; whether two atoms of one topic,
-    at one depth of their trees, fire is decided by Gaussian numbers with this `correlation`: they fire
-    together more often than by chance, and each of them as often as before. `bias` is the length of a vector
-    that is added to every sample, and `noise` the standard deviation of Gaussian noise in every coordinate.
+    The values of active atoms are |N(1, spread)|. Atoms belong to `topics`; whether two atoms of the same
+    topic, at the same depth of their trees, fire is decided by Gaussian numbers with this `correlation`: they
+    fire together more often than by chance, but each fires as often as before. `bias` is the length of a
+    vector that is added to every sample, and `noise` the standard deviation of Gaussian noise in every
+    coordinate.
 
     The samples of two parts (`part`) are independent draws, so that two training runs can share nothing but
     the dictionary.
@@ -188,7 +190,7 @@ class ForestWorld:
         return self.bias * direction / direction.norm()
 
     def assign_topics(self) -> Int[Tensor, "K"]:
-        """Return the topic of every atom; atoms at different depths have no topic in common."""
+        """Return the topic of every atom; atoms at different depths never share a topic."""
         drawn = torch.randint(self.topics, (self.units,), generator=generator(self.seed, "topics"))
         return drawn + self.topics * torch.from_numpy(self.trees().depths)
 
@@ -221,7 +223,7 @@ class ForestWorld:
         return torch.stack([samples[order], units[order]], 1)
 
     def _limits(self) -> tuple[Tensor, Tensor]:
-        """Return the ends of the atoms' intervals, for uniform numbers or, with correlation, for Gaussian."""
+        """Return the ends of the atoms' intervals, for uniform or, with correlation, Gaussian numbers."""
         low, high = (torch.from_numpy(end) for end in (self.trees().low, self.trees().high))
         if self.correlation:
             low, high = torch.special.ndtri(low), torch.special.ndtri(high)
@@ -243,11 +245,11 @@ class ForestWorld:
 
 
 World = SparseWorld | PCAWorld | ForestWorld
-CHUNK = 10_000  # rows that are drawn at a time
+CHUNK = 10_000  # rows drawn at a time
 
 
 def _pad(firing: list[Tensor], count: int) -> Int[Tensor, "N k"]:
-    """Return the active atoms of every sample, padded with -1 at the end, from those of each chunk."""
+    """Return the active atoms of every sample from those of each chunk, padded with -1 at the end."""
     rows = torch.cat([pairs[:, 0] + number * CHUNK for number, pairs in enumerate(firing)])
     active = torch.bincount(rows, minlength=count)
     places = torch.arange(len(rows)) - (active.cumsum(0) - active)[rows]
