@@ -21,6 +21,7 @@ from osae import kernels
 from osae.arrays import Array, as_tensor
 from osae.config import from_json, later, to_json, variant
 from osae.files import atomic_write, file_sha256, read_json, seal
+from osae.kernels.precision import multiply
 from osae.scaling import InputScaling, LayerNorm, measure_scale
 from osae.sparsify import (
     BatchTopK,
@@ -31,20 +32,24 @@ from osae.sparsify import (
     Sparsifier,
     TopK,
     dense_code,
+    find_k,
     jump,
     pad_code,
     starting_threshold,
 )
+from osae.stores import Place, bring_files, is_remote, new_folder
 
 SCHEMA = 1
+BEFORE = "before"  # key of the previous sae.json, for the weights that are being replaced
 
 
 @variant
 @dataclass(frozen=True)
 class SAEConfig:
-    """The independent choices that make up an SAE; how it is trained is up to the recipe.
+    """The independent choices that make up an SAE; the recipe decides how it is trained.
 
-    `scaling` is for SAEs of other libraries: training here scales all inputs by one number, and folds it.
+    `scaling` is for SAEs of other libraries: training in osae scales all inputs by one number and folds it
+    into the weights.
     """
 
     width: int
@@ -57,11 +62,14 @@ class SAEConfig:
     def __post_init__(self):
         if self.width < 1 or self.units < 1:
             raise ValueError(f"width={self.width}, units={self.units}: both must be at least 1.")
-        k = getattr(self.sparsifier, "k", None)
+        k = find_k(self.sparsifier)
         if k is not None and not 1 <= k <= self.units:
-            raise ValueError(f"k={k} active units of {self.units}: ask for 1 to {self.units}.")
+            raise ValueError(f"k={k} active units of {self.units}: give 1 to {self.units}.")
         if isinstance(self.scaling, LayerNorm) and self.width < 2:
-            raise ValueError("inputs of width 1 have no standard deviation: a LayerNorm needs width 2.")
+            raise ValueError(
+                "width=1 with LayerNorm: a single number has no standard deviation, give a width of at least "
+                "2."
+            )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -72,12 +80,12 @@ class SAEConfig:
 
     @staticmethod
     def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
-        """Drop the choices that release 0.1.0 kept here and that now belong to the recipe."""
+        """Drop the choices that release 0.1.0 stored here and that are now part of the recipe."""
         return {key: value for key, value in data.items() if key not in ("prefix", "revival", "tied")}
 
 
 class Output(NamedTuple):
-    """What an SAE returns: the reconstruction of each row and its code."""
+    """The output of an SAE: the reconstruction and the code of each row."""
 
     reconstruction: Float[Tensor, "*batch d"]
     code: Code
@@ -93,7 +101,7 @@ class SAE(nn.Module):
         generator: torch.Generator | None = None,
         atoms: Float[Tensor, "K d"] | None = None,
     ):
-        """Start from these atoms, or from random unit atoms; the encoder starts as a copy of them."""
+        """Start from these atoms, or from random unit-norm atoms; the encoder starts as a copy of them."""
         super().__init__()
         self.config = config
         if atoms is None:
@@ -108,13 +116,13 @@ class SAE(nn.Module):
 
     @classmethod
     def from_tensors(cls, config: SAEConfig, tensors: Mapping[str, Tensor]) -> "SAE":
-        """Return the SAE with these parameters, which it takes over without a copy."""
+        """Return an SAE with these parameters, without copying them."""
         sae = cls(config, atoms=tensors["decoder"])
         sae.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
         return sae
 
     def encode(self, x: Float[Array, "*batch d"], *, k: int | None = None) -> Code:
-        """Return the code of each row. With `k`, units are selected as in training, that many of them."""
+        """Return the code of each row. With `k`, that many units are selected, as in training."""
         x = self._as_rows(x)
         rows = x.reshape(-1, x.shape[-1])
         if self.config.scaling is not None:
@@ -149,10 +157,10 @@ class SAE(nn.Module):
                 assert_never(self.config.sparsifier)
 
     def _encoder_input(self, x: Float[Tensor, "B d"]) -> tuple[Tensor, Tensor]:
-        """Return rows and a bias c whose pre-activations are those of x.
+        """Return rows and a bias c that give the same pre-activations as x.
 
-        If x itself needs no gradient, b gets its gradient by way of c, which a shift of b moves by -E b: that
-        is a sum over K units instead of one over B rows.
+        If x itself needs no gradient, b gets its gradient through c, since shifting b moves c by -E b: this
+        sums over K units instead of B rows.
         """
         rows, bias = x - self.decoder_bias, self.encoder_bias
         if rows.requires_grad and not x.requires_grad:
@@ -161,22 +169,24 @@ class SAE(nn.Module):
         return rows, bias
 
     def pre_activations(self, centred: Float[Tensor, "B d"]) -> Float[Tensor, "B K"]:
-        """Return E (x - b) + c for rows from which b is already subtracted."""
-        return centred @ self.encoder.T + self.encoder_bias
+        """Return E (x - b) + c for rows from which b has already been subtracted."""
+        return multiply(centred, self.encoder) + self.encoder_bias
 
     def decode(self, code: Code, x: Float[Tensor, "*batch d"] | None = None) -> Float[Tensor, "*batch d"]:
-        """Return the reconstruction of each row; an SAE that scales each input on its own also needs x."""
+        """Return the reconstruction of each row; an SAE that scales each input separately also needs x."""
         code, offset = self.unscale(code, x)
         values, units = (part.reshape(-1, part.shape[-1]) for part in code)
         rows = kernels.decode(values, units, self.decoder)
         return rows.reshape(*code.values.shape[:-1], -1) + offset
 
     def unscale(self, code: Code, x: Float[Tensor, "*batch d"] | None) -> tuple[Code, Float[Tensor, "... d"]]:
-        """Return the code in units of x, and what its atoms are added to: x_hat = offset + sum_j z_j d_j."""
+        """Return the code on the scale of x, and the offset: x_hat = offset + sum_j z_j d_j."""
         if self.config.scaling is None:
             return code, self.decoder_bias
         if x is None:
-            raise ValueError("this SAE scales each input on its own: give the inputs too, decode(code, x).")
+            raise ValueError(
+                "this SAE scales each input separately: pass the inputs as well, decode(code, x)."
+            )
         scale = measure_scale(self.config.scaling, x)
         return Code(code.values * scale.factor, code.units), self.decoder_bias * scale.factor + scale.shift
 
@@ -187,12 +197,12 @@ class SAE(nn.Module):
         return Output(self.decode(code, x), code)
 
     def _as_rows(self, x: Array) -> Tensor:
-        """Return numpy arrays and the like as tensors where the weights are; a tensor stays as it is."""
+        """Return numpy arrays as tensors on the device of the weights; return tensors unchanged."""
         return x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.decoder)
 
     @torch.no_grad()
     def fold_scale(self, scale: float) -> "SAE":
-        """Return the SAE that does to x what this one, trained on scale * x, does to scale * x."""
+        """Return the SAE that acts on x as this one, trained on scale * x, acts on scale * x."""
         assert self.config.scaling is None
         tensors = {name: tensor.clone() for name, tensor in self.state_dict().items()}
         for name in ("encoder_bias", "decoder_bias", "threshold"):
@@ -201,33 +211,44 @@ class SAE(nn.Module):
 
     @torch.no_grad()
     def reorder(self, order: Tensor) -> "SAE":
-        """Return the same SAE with unit order[i] in place i."""
+        """Return the same SAE with unit order[i] at position i."""
         tensors = self.state_dict()
         bias = tensors.pop("decoder_bias").clone()  # all others have one row per unit
         return SAE.from_tensors(
             self.config, {"decoder_bias": bias} | {name: rows[order] for name, rows in tensors.items()}
         )
 
-    def save(self, folder: Path | str, *, provenance: dict | None = None) -> None:
-        """Write `sae.safetensors` and `sae.json` into the folder, each of them whole or not at all."""
-        folder = Path(folder)
+    def save(self, folder: Place, *, provenance: dict | None = None) -> None:
+        """Write `sae.safetensors` and `sae.json` into the folder, each of them atomically.
+
+        If the folder already contains an SAE and the process is killed, it contains either the old or the new
+        one. On an object store, the folder must be new.
+        """
+        with new_folder(folder) as here:
+            self._write(here, provenance)
+
+    def _write(self, folder: Path, provenance: dict | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().clone().contiguous() for name, value in self.state_dict().items()}
+        before = _find_saved(folder)
         with atomic_write(folder / "sae.safetensors") as path:
             save_file(tensors, path)
-        digest = file_sha256(folder / "sae.safetensors")
-        about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": digest}
-        with atomic_write(folder / "sae.json") as path:
-            path.write_text(json.dumps(seal(about | {"provenance": provenance or {}}), indent=2) + "\n")
+            about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": file_sha256(path)}
+            about["provenance"] = provenance or {}
+            if before is not None:  # valid until the weights are replaced
+                _write_about(folder, about | {BEFORE: before})
+        _write_about(folder, about)
 
     @classmethod
     def load(cls, folder: Path | str) -> "SAE":
-        """Return the SAE that `save` wrote into the folder; `osae.load` also reads other libraries' files."""
+        """Return the SAE that `save` wrote to the folder; `osae.load` also reads files of other libraries."""
+        if is_remote(folder):
+            folder = bring_files(str(folder), ("sae.json", "sae.safetensors"))
         folder = Path(folder)
         if not (folder / "sae.json").is_file():
             raise ValueError(
-                f"{folder} has no sae.json, so it is not an SAE saved by this library: "
-                f"`osae.load({str(folder)!r})` reads runs and the files of other libraries."
+                f"{folder} has no sae.json, so it was not saved by osae: "
+                f"`osae.load({str(folder)!r})` reads runs and files of other libraries."
             )
         try:
             about = read_json(folder / "sae.json")
@@ -249,11 +270,37 @@ class SAE(nn.Module):
         return "\n".join(lines)
 
 
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    with atomic_write(folder / "sae.json") as path:
+        path.write_text(json.dumps(seal(about), indent=2) + "\n")
+
+
+def _find_saved(folder: Path) -> dict[str, Any] | None:
+    """Return the content of sae.json that describes the weights in the folder.
+
+    None if the two do not match.
+    """
+    try:
+        sha256 = file_sha256(folder / "sae.safetensors")
+        about = choose_saved(read_json(folder / "sae.json"), sha256)
+    except (OSError, ValueError):
+        return None
+    return {key: value for key, value in about.items() if key != BEFORE} if isinstance(about, dict) else None
+
+
+def choose_saved(about: Any, sha256: str) -> Any:
+    """Return the content of sae.json for weights with this digest, which may be the ones being replaced."""
+    before = about.get(BEFORE) if isinstance(about, dict) else None
+    is_before = isinstance(before, dict) and before.get("sha256") == sha256 != about.get("sha256")
+    return before if is_before else about
+
+
 def read_saved(about: Any, tensors: Mapping[str, Any], sha256: str) -> SAE:
     """Return the SAE of a saved folder, given its JSON, its tensors and the digest of their file.
 
-    Raise `ValueError` if the two do not belong together or do not describe an SAE.
+    Raise `ValueError` if the two do not match or do not describe an SAE.
     """
+    about = choose_saved(about, sha256)
     schema = about.get("schema") if isinstance(about, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"sae.json has schema {str(schema)[:60]}: this release reads {SCHEMA}.")
@@ -268,9 +315,9 @@ def _read_config(data: Any) -> SAEConfig:
     try:
         config = from_json(data)
     except RecursionError as error:
-        raise ValueError("the config in sae.json is nested too deeply to be an SAE's.") from error
+        raise ValueError("the config in sae.json is nested too deeply: save the SAE again.") from error
     if not isinstance(config, SAEConfig):
-        raise ValueError(f"the config in sae.json is a {type(config).__name__}: an SAEConfig is needed.")
+        raise ValueError(f"the config in sae.json is a {type(config).__name__}: an SAEConfig is required.")
     return config
 
 
@@ -279,8 +326,10 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise ValueError(f"sae.safetensors has no floating-point tensor {name!r}: save the SAE again.")
     if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but sae.json makes it {shape}.")
-    # any such value makes the sum one too, which is quicker to see; a sum may also overflow by itself
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, but sae.json requires {shape}: save the SAE again."
+        )
+    # any such value makes the sum non-finite, which is faster to check; a sum may also overflow by itself
     if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
         raise ValueError(f"{name!r} contains NaN or infinity: the file is damaged.")
     return tensor.detach().float()

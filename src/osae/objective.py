@@ -1,4 +1,4 @@
-"""The terms of the loss. They are pure: they read the SAE and the batch and change neither."""
+"""The terms of the loss, as pure functions: they change neither the SAE nor the batch."""
 
 from typing import NamedTuple, assert_never
 
@@ -42,20 +42,21 @@ def objective(
 ) -> Terms:
     """Return the ordered loss of the batch, the penalty on its code, the loss of dead units, and the total.
 
-    `weights` are those of the prefixes; `k` is how many units may be active where the sparsifier has a k.
+    `weights` are the prefix weights; `k` is the number of units that may be active, if the sparsifier has a
+    k.
 
-    On a mesh, x are the rows of this rank, and the units are its block of the dictionary with the weights of
-    the prefixes that end there. The batch then has the mean over `rows` of the sum over `units` of the terms,
-    except of the loss of dead units, which all ranks along `units` have in common.
+    On a mesh, x are the rows of this rank, and the units are its block of the dictionary, with the weights of
+    the prefixes that end in it. The terms of the batch are then the mean over `rows` of the sum over `units`,
+    except for the loss of dead units, which is the same on all ranks along `units`.
     """
     centred, penalty = x - sae.decoder_bias, x.new_zeros(())
     match sae.config.sparsifier:
         case JumpReLU(l0, bandwidth):
-            # a threshold also learns from units just below it, so inactive units need their gradient
+            # a threshold also learns from units just below it, so inactive units need a gradient
             pre = sae.pre_activations(centred)
             values = jump(pre, sae.threshold, bandwidth)
             code = pad_code(values)
-            # as are those of inactive units of other ranks
+            # as do inactive units of other ranks
             left = centred - sum_of_earlier(values @ sae.decoder, mesh.units)
             prefix = kernels.dense_prefix_loss(left, values, sae.decoder, weights).mean()
             penalty = l0 * active(pre, sae.threshold, bandwidth).sum(-1).mean()
@@ -79,7 +80,7 @@ def _sparse_loss(
 
 
 def encode(sae: SAE, x: Float[Tensor, "B d"], k: int | None, mesh: Mesh = ALONE) -> Code:
-    """Return the code in training, with k active units (or that many on average) among those of all ranks."""
+    """Return the code used in training, with k active units (or k on average) over all ranks."""
     if k is None or mesh.everyone.size == 1:
         return sae.encode(x, k=k)
     match sae.config.sparsifier:
@@ -87,7 +88,7 @@ def encode(sae: SAE, x: Float[Tensor, "B d"], k: int | None, mesh: Mesh = ALONE)
             code = sae.encode(x, k=min(k, len(sae.decoder)))
             return Code(keep_top(code.values, k, mesh.units), code.units)
         case BatchTopK():
-            # this rank may hold all of the largest
+            # all of the largest may be on this rank
             code = sae.encode(x, k=min(k * mesh.rows.size, len(sae.decoder)))
             return Code(keep_largest(code.values, k * len(x) * mesh.rows.size, mesh.everyone), code.units)
         case _:
@@ -95,7 +96,7 @@ def encode(sae: SAE, x: Float[Tensor, "B d"], k: int | None, mesh: Mesh = ALONE)
 
 
 def _left_by_earlier(centred: Tensor, code: Code, decoder: Tensor, mesh: Mesh) -> Float[Tensor, "B d"]:
-    """Return what the units of earlier ranks leave: every prefix that ends on this rank contains them all."""
+    """Return the residual of the units of earlier ranks, which all prefixes that end on this rank contain."""
     if mesh.units.size == 1:
         return centred
     return centred - sum_of_earlier(kernels.decode(*code, decoder), mesh.units)
@@ -104,7 +105,7 @@ def _left_by_earlier(centred: Tensor, code: Code, decoder: Tensor, mesh: Mesh) -
 def _revival(
     sae: SAE, x: Tensor, code: Code, dead: Tensor | None, aux: AuxK | None, mesh: Mesh
 ) -> Float[Tensor, ""]:
-    """Return how badly the dead units reconstruct the residual, which itself gets no gradient."""
+    """Return the error of the dead units' reconstruction of the residual, which itself gets no gradient."""
     if aux is None or dead is None:
         return x.new_zeros(())
     which = dead.nonzero().squeeze(-1)
@@ -119,8 +120,8 @@ def _revival(
 
 
 def _explain(sae: SAE, centred: Tensor, which: Tensor, count: int, mesh: Mesh) -> Float[Tensor, "B d"]:
-    """Return what the dead units of this rank add, of which `count` on all ranks may be active."""
-    if not len(which):  # but other ranks have some, and need to hear of it
+    """Return what this rank's dead units reconstruct; `count` of them may be active over all ranks."""
+    if not len(which):  # other ranks may have some, and take part in the collective
         keep_top(centred.new_zeros(len(centred), 0), count, mesh.units)
         return torch.zeros_like(centred)
     most = min(count, len(which))

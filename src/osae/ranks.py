@@ -1,16 +1,20 @@
-"""Processes that train together: what they tell each other. One process alone tells nothing to nobody.
+"""Communication between processes that train together.
 
 Shapes: B samples, K units, n rows or columns of one rank.
 
 Ranks form a mesh. Those along `rows` hold the same units and see different rows of every batch; those along
-`units` see the same rows and hold contiguous blocks of the dictionary. On a mesh of one process every
-function here returns what it was given.
+`units` see the same rows and hold contiguous blocks of the dictionary. On a mesh of one process, every
+function here returns its input.
 """
 
 import os
-from collections.abc import Iterator
+import socket
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -18,19 +22,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
+from osae.files import is_alive
 from osae.launching import agent_port, count_restarts, is_launched, local_rank
+
+PATIENCE = 3.0  # seconds to wait for a process to end after its connections are closed
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Some processes and the place of this one among them; by default, this one alone."""
+    """A group of processes and the position of this one in it; by default, this process alone."""
 
     rank: int = 0
     size: int = 1
     group: Any = None
 
     def cut(self, count: int) -> slice:
-        """Return the contiguous share of `count` things that belongs to this rank."""
+        """Return the contiguous share of `count` items that belongs to this rank."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def sum_(self, tensor: Tensor) -> Tensor:
@@ -42,20 +49,27 @@ class Ranks:
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
 
     def max_(self, tensor: Tensor) -> Tensor:
-        """Take the largest of every number over all ranks, in place."""
+        """Take the elementwise maximum over all ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def min_(self, tensor: Tensor) -> Tensor:
-        """Take the least of every number over all ranks, in place."""
+        """Take the elementwise minimum over all ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.MIN)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensors of all ranks, which have the same shape, in the order of ranks."""
+        """Return the tensors of all ranks, which must have the same shape, in rank order."""
         if self.size == 1:
             return [tensor]
         tensor = tensor.contiguous()
         found = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(found, tensor, group=self.group)
+        return found
+
+    def gather_objects(self, one: Any) -> list[Any]:
+        """Return what all ranks give, of any type, in the order of ranks."""
+        found = [one] * self.size
+        if self.size > 1:
+            dist.all_gather_object(found, one, group=self.group)
         return found
 
     def join(self, tensor: Tensor) -> Tensor:
@@ -69,13 +83,17 @@ class Ranks:
         return torch.cat([rows[:n] for rows, n in zip(self.gather(padded), counts, strict=True)])
 
     def spread_(self, tensor: Tensor) -> Tensor:
-        """Replace the tensors of all ranks by that of the first, in place."""
+        """Replace the tensors of all ranks with those of the first, in place."""
         if self.size > 1:
             dist.broadcast(tensor, dist.get_global_rank(self.group, 0) if self.group else 0, group=self.group)
         return tensor
 
+    def apart(self) -> "Ranks":
+        """Return the same ranks in a group of their own, whose exchanges do not mix with others."""
+        return Ranks(self.rank, self.size, dist.new_group(backend="gloo") if self.size > 1 else None)
+
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have reached this point."""
         self.sum_(torch.zeros(1))
 
     def _reduce(self, tensor: Tensor, operation: Any) -> Tensor:
@@ -94,7 +112,7 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes files and talks to the user."""
+        """Whether this is the rank that writes files and prints messages."""
         return self.everyone.rank == 0
 
 
@@ -103,12 +121,12 @@ NO_OTHERS = Ranks()
 
 
 def open_mesh(dictionary_ranks: int = 1) -> Mesh:
-    """Return the mesh of all processes launched together, with `dictionary_ranks` of them along units."""
+    """Return the mesh of all processes launched together, `dictionary_ranks` of which lie along units."""
     if not dist.is_initialized():
         if dictionary_ranks > 1:
             raise ValueError(
-                f"--dictionary-ranks {dictionary_ranks} needs as many processes: "
-                f"torchrun --nproc-per-node {dictionary_ranks} -m osae train ..."
+                f"--dictionary-ranks {dictionary_ranks} needs at least as many processes: torchrun "
+                f"--nproc-per-node {dictionary_ranks} -m osae train ..."
             )
         return ALONE
     size = dist.get_world_size()
@@ -128,31 +146,71 @@ def open_mesh(dictionary_ranks: int = 1) -> Mesh:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
-    """Join the processes that were launched with this one, if any, and leave them at the end."""
+def joined(patience: timedelta | None = None) -> Iterator[None]:
+    """Join the processes launched with this one, if any, and leave the group at the end.
+
+    `patience` is how long one waits for another that is at work; by default, torch's own choice.
+    """
     if not is_launched() or dist.is_initialized():
         yield
         return
+    _join(patience)
+    try:
+        with _naming_the_lost(_gather_processes()):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _join(patience: timedelta | None) -> None:
+    """Wait for the processes that were launched with this one."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if (port := agent_port()) is None:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, timeout=patience)
     else:
-        # torch itself reads what the processes of an earlier attempt have left in the agent's store
+        # torch itself would read what processes of an earlier attempt left in the agent's store
         agent = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
             os.environ["MASTER_ADDR"], port, is_master=False
         )
         mark = f"osae/{count_restarts()}"
         store = dist.PrefixStore(mark, agent)  # pyright: ignore[reportPrivateImportUsage]
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+
+
+def _gather_processes() -> list[tuple[int, bool]]:
+    """Return the process id of every rank, and whether it is on this host."""
+    here = zlib.crc32(socket.gethostname().encode())
+    found = Ranks(dist.get_rank(), dist.get_world_size()).gather(torch.tensor([os.getpid(), here]))
+    return [(int(pid), int(host) == here) for pid, host in found]
+
+
+@contextmanager
+def _naming_the_lost(processes: Sequence[tuple[int, bool]]) -> Iterator[None]:
+    """Raise a `ConnectionError` that names the ranks that have ended, if the connection to them is lost."""
     try:
         yield
-    finally:
-        dist.destroy_process_group()
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo/" not in str(error):
+            raise
+        lost = _find_ended(processes)
+        named = " and ".join(f"rank {rank} (process {pid})" for rank, pid in lost)
+        cause = f"{named} ended" if lost else "the connection to another rank was lost"
+        raise ConnectionError(f"{cause}, so rank {dist.get_rank()} has stopped too") from error
+
+
+def _find_ended(processes: Sequence[tuple[int, bool]]) -> list[tuple[int, int]]:
+    """Return the ranks on this host that have ended, with their process ids; wait briefly for the first."""
+    deadline = monotonic() + PATIENCE
+    while True:
+        ended = [(rank, pid) for rank, (pid, here) in enumerate(processes) if here and not is_alive(pid)]
+        if ended or monotonic() > deadline or not all(here for _, here in processes):
+            return ended
+        sleep(0.05)
 
 
 def choose_local_device(device: str) -> str:
-    """Return the device asked for; a GPU of its own for every process if any GPU will do."""
+    """Return the requested device; if no particular GPU is requested, each process gets its own."""
     mine = local_rank()
     if mine is None or device not in ("auto", "cuda") or not torch.cuda.is_available():
         return device
@@ -186,22 +244,25 @@ class _SumOfAll(torch.autograd.Function):
 
 
 def sum_of_earlier(own: Tensor, ranks: Ranks) -> Tensor:
-    """Return the sum of what all earlier ranks gave; gradients of all later ranks come back to `own`."""
+    """Return the sum over all earlier ranks; `own` receives the gradients of all later ranks."""
     return _SumOfEarlier.apply(own, ranks)  # type: ignore[return-value]
 
 
 def sum_of_all(own: Tensor, ranks: Ranks) -> Tensor:
-    """Return the sum over ranks, from which all compute the same loss: its gradient is that of `own`."""
+    """Return the sum over ranks, from which all ranks compute the same loss.
+
+    Its gradient is passed to `own`.
+    """
     return own if ranks.size == 1 else _SumOfAll.apply(own, ranks)  # type: ignore[return-value]
 
 
-# --- which units fire, if they are spread over ranks --------------------------------------------------
+# --- which units fire, if they are distributed over ranks ---------------------------------------------
 
 
 def keep_top(values: Tensor, k: int, ranks: Ranks) -> Tensor:
-    """Return the values (B, n) of this rank that are among the k largest of all ranks, and zeros.
+    """Return the values (B, n) of this rank that are among the k largest over all ranks, and zeros elsewhere.
 
-    The ranks' own k largest are enough to know. Among equal values those of earlier ranks come first.
+    It suffices to exchange the k largest of each rank. Ties go to earlier ranks.
     """
     if ranks.size == 1:
         return values
@@ -216,7 +277,7 @@ def keep_top(values: Tensor, k: int, ranks: Ranks) -> Tensor:
 
 
 def keep_largest(values: Tensor, count: int, ranks: Ranks) -> Tensor:
-    """Return the values (B, n) of this rank that are among the `count` largest of all ranks, and zeros."""
+    """Return this rank's values (B, n) that are among the `count` largest over all ranks, else zeros."""
     positive = values.detach()[values > 0]
     largest = positive if len(positive) <= count else positive.topk(count, sorted=False).values
     found = ranks.join(largest)

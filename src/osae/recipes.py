@@ -1,9 +1,9 @@
 """Recipes: every method as a point among independent choices, by name.
 
 A recipe is a function of the task (the width of the data, the number of units and of active units, the number
-of samples to see) that returns a `Recipe`, which is plain data. Methods are trained in one way on activations
-of language models and in another on small synthetic worlds: `recipe` returns the former, `world_recipe` the
-latter. `osae recipes` lists both.
+of samples to see) that returns a `Recipe`, which is plain data. Methods are trained differently on
+activations of language models and on small synthetic worlds: use `recipe` for the former and `world_recipe`
+for the latter. `osae recipes` lists both.
 """
 
 from collections.abc import Callable
@@ -60,16 +60,43 @@ class FromKMeans:
             raise ValueError(f"samples={self.samples}, rounds={self.rounds}: both must be at least 1.")
 
 
-Start = FromNoise | FromData | FromKMeans
+@variant
+@dataclass(frozen=True)
+class FromModes:
+    """Modes of `samples` rows: directions along which a few rows have large values and all others small ones.
+
+    They are searched for each of the `shares` that count as a few (see `osae.training.modes`).
+    """
+
+    samples: int = 30_000
+    shares: tuple[float, ...] = (0.16, 0.04, 0.01)
+
+    def __post_init__(self):
+        if self.samples < 2:
+            raise ValueError(f"samples={self.samples}: modes need at least 2 rows.")
+        if not self.shares or not all(0 < share < 1 for share in self.shares):
+            raise ValueError(f"shares={self.shares}: give at least one share between 0 and 1.")
+
+
+@variant
+@dataclass(frozen=True)
+class FromSAE:
+    """The weights of an SAE from any library, at a path or a hub address; `sha256` is their digest."""
+
+    path: str
+    sha256: str = ""
+
+
+Start = FromNoise | FromData | FromKMeans | FromModes | FromSAE
 
 
 @variant
 @dataclass(frozen=True)
 class Adam:
-    """The settings of Adam; `clip` is the largest norm of all gradients together, None for no limit.
+    """The settings of Adam; `clip` is the maximum norm of all gradients together, None for no limit.
 
-    Half of `weight_penalty` times the squared weights is added to the loss. Atoms have norm one, so it acts
-    on encoders and biases.
+    Half of `weight_penalty` times the squared weights is added to the loss. Since atoms have unit norm, the
+    penalty acts on encoders and biases.
     """
 
     beta1: float = 0.9
@@ -92,7 +119,7 @@ class Adam:
 @variant
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run except the data and the seed."""
+    """Everything that determines a training run except the data and the seed."""
 
     name: str
     sae: SAEConfig
@@ -108,23 +135,36 @@ class Recipe:
     resort: Resort | None = None
     rescale: bool = False
     adam: Adam = later(Adam())
+    extensions: tuple[int, ...] = later(())  # number of samples added by each extension
 
     def __post_init__(self):
-        if self.batch < 1 or self.samples < self.batch:
-            raise ValueError(f"samples={self.samples}, batch={self.batch}: train on at least one batch.")
+        for samples in (self.samples, *self.extensions):
+            if self.batch < 1 or samples < self.batch:
+                raise ValueError(f"samples={samples}, batch={self.batch}: train on at least one batch.")
         if self.sae.scaling is not None:
             raise ValueError(
-                f"{self.sae.scaling} cannot be trained with: use rescale, one scale for all inputs."
+                f"{self.sae.scaling} cannot be used in training: use rescale, which applies one scale to all "
+                "inputs."
             )
 
     @property
     def steps(self) -> int:
         """Return the number of optimizer steps."""
-        return self.samples // self.batch
+        return sum(self.segments)
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """Return the number of steps originally planned, and of each extension."""
+        return tuple(samples // self.batch for samples in (self.samples, *self.extensions))
+
+    @property
+    def all_samples(self) -> int:
+        """Return the number of samples originally planned, plus all extensions."""
+        return sum((self.samples, *self.extensions))
 
     @staticmethod
     def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
-        """Move the training choices that release 0.1.0 kept inside the SAE's to where they are now."""
+        """Move the training choices that release 0.1.0 stored in the SAE's config to their current fields."""
         inner = data.get("sae")
         if not isinstance(inner, dict):
             return data
@@ -136,7 +176,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Task:
-    """What a recipe is asked for: the width of the data, the size of the dictionary, and for how long."""
+    """The task of a recipe: the width of the data, the size of the dictionary, and the length of training."""
 
     width: int
     units: int
@@ -146,7 +186,7 @@ class Task:
     groups: int = GROUPS  # of Matryoshka's prefixes
 
 
-KNOWN_RATE, KNOWN_WIDTH = 4e-3, 576  # a good rate on SmolLM2-135M
+KNOWN_RATE, KNOWN_WIDTH = 4e-3, 576  # a good learning rate on SmolLM2-135M
 LARGEST_RATE = 0.032
 
 Base = Callable[[Task, str, ReLU | TopK | BatchTopK], Recipe]
@@ -154,7 +194,7 @@ Maker = Callable[[Task], Recipe]
 
 
 def world_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
-    """Return what all recipes for synthetic worlds share: a rate that falls, k warmed up, splitting."""
+    """Return what all recipes for synthetic worlds share: learning-rate decay, warm-up of k, splitting."""
     return Recipe(
         name,
         SAEConfig(task.width, task.units, sparsifier, decoder_bias=False),
@@ -169,8 +209,8 @@ def world_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Re
 def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK) -> Recipe:
     """Return what all recipes for activations share: scaled inputs, a start from the data, AuxK.
 
-    The more units there are, the more rarely each of them fires, and the longer it takes to call one dead.
-    Splitting looks at one unit after the other, which is too slow for thousands of units.
+    The more units there are, the less often each of them fires, and the longer it takes to declare one dead.
+    Splitting examines units one by one, which is too slow for thousands of units.
     """
     return Recipe(
         name,
@@ -186,11 +226,11 @@ def activations_base(task: Task, name: str, sparsifier: ReLU | TopK | BatchTopK)
 
 
 def default_rate(task: Task) -> float:
-    """Return the peak learning rate for activations: 4e-3 at width 576, and more at a smaller width.
+    """Return the peak learning rate for activations: 4e-3 at width 576, and higher at smaller widths.
 
-    Adam moves every coordinate by up to the rate at a step, so that an atom, of norm one, turns by up to the
-    rate times the root of the width: narrow data allow a larger rate. The rate falls with the width to the
-    power of 2/3, and is at most 0.032.
+    Adam moves every coordinate by up to the learning rate per step, so a unit-norm atom can turn by up to the
+    rate times the square root of the width: narrow data allow a higher rate. The rate decreases with the
+    width to the power of 2/3, and is at most 0.032.
     """
     return min(LARGEST_RATE, KNOWN_RATE * (KNOWN_WIDTH / task.width) ** (2 / 3))
 
@@ -199,7 +239,7 @@ def _warmup(task: Task) -> KWarmup:
     return KWarmup(share=0.35, start=min(task.units, 5 * task.k))
 
 
-# --- methods that are the same point everywhere ------------------------------------------------------
+# --- methods that are the same on worlds and on activations ------------------------------------------
 
 
 def vanilla(task: Task, base: Base) -> Recipe:
@@ -224,13 +264,13 @@ def matryoshka_fixed(task: Task, base: Base) -> Recipe:
 
 
 def matryoshka_random(task: Task, base: Base) -> Recipe:
-    """Train a TopK SAE on a few random prefixes at every step, one of them always the whole dictionary."""
+    """Train a TopK SAE on a few random prefixes at every step, always including the whole dictionary."""
     drawn = RandomBoundaries(Uniform(), min(task.groups, task.units))
     return replace(topk(task, base), name="matryoshka-random", prefix=drawn)
 
 
 def matryoshka_piecewise(task: Task, base: Base) -> Recipe:
-    """Train as `matryoshka-random` does, drawing from the weights that `osae-paper` has on activations."""
+    """Train like `matryoshka-random`, but draw prefixes from the weights of `osae-paper` on activations."""
     groups = min(task.groups, task.units)
     drawn = RandomBoundaries(Piecewise(group_ends(task.units, groups)), groups)
     return replace(topk(task, base), name="matryoshka-piecewise", prefix=drawn)
@@ -241,16 +281,16 @@ def nested_dropout(task: Task, base: Base) -> Recipe:
     return replace(topk(task, base), name="nested-dropout", prefix=Sampled(Uniform()))
 
 
-# --- other roads to consistency, as baselines -------------------------------------------------------
+# --- other approaches to consistency, as baselines --------------------------------------------------
 
 
 def topk_resorted(task: Task, base: Base) -> Recipe:
-    """Train a TopK SAE with the plain objective, its units sorted by gain thirty times."""
+    """Train a TopK SAE with the plain objective, sorting its units by gain thirty times."""
     return replace(topk(task, base), name="topk-resorted", resort=Resort(30))
 
 
 def topk_archetypal(task: Task, base: Base) -> Recipe:
-    """Train a TopK SAE whose atoms are convex combinations of data points, drawn anew in every run."""
+    """Train a TopK SAE whose atoms are convex combinations of data points, drawn separately in every run."""
     return replace(topk(task, base), name="topk-archetypal", dictionary=Archetypal())
 
 
@@ -260,12 +300,12 @@ def topk_aligned(task: Task, base: Base) -> Recipe:
 
 
 def topk_kmeans(task: Task, base: Base) -> Recipe:
-    """Train a TopK SAE from the directions of clusters of the data, found by k-means in every run."""
+    """Train a TopK SAE that starts from cluster directions, found by k-means in every run."""
     return replace(topk(task, base), name="topk-kmeans", start=FromKMeans())
 
 
 def topk_penalised(task: Task, base: Base) -> Recipe:
-    """Train a TopK SAE from noise, where encoder and decoder are equal, with a penalty on squared weights."""
+    """Train a TopK SAE from noise, with equal encoder and decoder at the start and a weight penalty."""
     return replace(topk(task, base), name="topk-penalised", start=FromNoise(), adam=Adam(weight_penalty=1e-4))
 
 
@@ -273,7 +313,7 @@ def topk_penalised(task: Task, base: Base) -> Recipe:
 
 
 def osae_paper_on_worlds(task: Task) -> Recipe:
-    """Train as in the paper: every prefix, k warmed up from all units, unit sweeping, no re-sorting."""
+    """Train as in the paper: every prefix, warm-up of k from all units, unit sweeping, no re-sorting."""
     return replace(
         topk(task, world_base),
         name="osae-paper",
@@ -291,25 +331,25 @@ def osae_paper_on_activations(task: Task) -> Recipe:
 
 
 def osae_geometric(task: Task) -> Recipe:
-    """Train as `osae-paper` does, with prefix weights that fall exponentially, as the paper's words say."""
+    """Train like `osae-paper`, with exponentially decreasing prefix weights, as described in the paper."""
     return replace(osae_paper_on_worlds(task), name="osae-geometric", prefix=_falling(task))
 
 
 def osae_swept(task: Task) -> Recipe:
-    """Train as the paper describes unit sweeping: exponential weights, a short burn-in, a constant rate."""
+    """Train with unit sweeping as in the paper's text: exponential weights, short burn-in, constant rate."""
     return replace(
         osae_geometric(task), name="osae-swept", lr=LearningRate(1e-2), sweep=Sweep(burn_in=0.1, until=1.0)
     )
 
 
 def osae_swept_restarting(task: Task) -> Recipe:
-    """Train as `osae-swept` does, with prefixes that start behind the frozen units, as in nested dropout."""
+    """Train like `osae-swept`, with prefixes that start after the frozen units, as in nested dropout."""
     sweep = Sweep(burn_in=0.1, until=1.0, restart=True)
     return replace(osae_swept(task), name="osae-swept-restarting", sweep=sweep)
 
 
 def _falling(task: Task) -> Geometric:
-    """Return weights that fall to a twentieth over the dictionary."""
+    """Return weights that decrease to one twentieth over the dictionary."""
     return Geometric(0.05 ** (1 / task.units))
 
 
@@ -319,11 +359,11 @@ def osae_on_worlds(task: Task) -> Recipe:
 
 
 def osae_on_activations(task: Task) -> Recipe:
-    """Train our best method from the data: leading principal directions are held fixed, and released late.
+    """Train our best method from the data: leading principal directions stay frozen until late in training.
 
-    The first atoms stay what they start as, the leading principal directions, which are determined by the
-    data, while the others form around them. Late in training they are released and keep their places; the
-    other units are sorted by gain at the end.
+    The first atoms start as the leading principal directions, which the data determine, and stay frozen while
+    the other atoms form around them. Late in training they are released and keep their positions; the other
+    units are sorted by gain at the end.
     """
     anchors = Sweep(burn_in=0.0, until=0.0, part=1 / 16, atoms_only=True, release=0.85)
     return replace(
@@ -347,8 +387,16 @@ def osae_from_noise(task: Task) -> Recipe:
     )
 
 
+def osae_from_modes(task: Task) -> Recipe:
+    """Train like `osae-from-noise`, but from modes of the data and with constant k.
+
+    The modes hardly depend on which rows are used, so that two runs start almost the same.
+    """
+    return replace(osae_from_noise(task), name="osae-from-modes", start=FromModes(), k_warmup=None)
+
+
 def _on(base: Base, *methods: Callable[[Task, Base], Recipe]) -> dict[str, Maker]:
-    """Return the methods with their base filled in, by name."""
+    """Return the methods by name, with their base filled in."""
 
     def filled(method: Callable[[Task, Base], Recipe]) -> Maker:
         @wraps(method)
@@ -383,9 +431,15 @@ RECIPES: dict[str, Maker] = {
     "osae-paper": osae_paper_on_activations,
     "osae": osae_on_activations,
     "osae-from-noise": osae_from_noise,
+    "osae-from-modes": osae_from_modes,
     **_on(activations_base, *_OTHER_ROADS),
 }
-STARTS: dict[str, Start] = {"data": FromData(), "noise": FromNoise(), "kmeans": FromKMeans()}
+STARTS: dict[str, Start] = {
+    "data": FromData(),
+    "noise": FromNoise(),
+    "kmeans": FromKMeans(),
+    "modes": FromModes(),
+}
 
 
 def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
@@ -396,6 +450,11 @@ def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
 def world_recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
     """Return the named recipe for synthetic worlds; `start`, one of `STARTS`, replaces its start alone."""
     return _with_start(_find(name, WORLD_RECIPES)(task), start)
+
+
+def continue_from(base: Recipe, start: FromSAE) -> Recipe:
+    """Return the recipe starting from an SAE, without warm-up of k: its codes are already sparse."""
+    return replace(base, start=start, k_warmup=None)
 
 
 def _find(name: str, registry: dict[str, Maker]) -> Maker:
@@ -415,7 +474,7 @@ def _with_start(base: Recipe, start: str | None) -> Recipe:
 def group_ends(units: int, groups: int) -> tuple[int, ...]:
     """Return the ends of groups that double in size, 1/32, 1/16, 1/8, ... for 5; the last takes the rest."""
     if not 1 <= groups <= units:
-        raise ValueError(f"{groups} groups of {units} units: ask for 1 to {units} groups.")
+        raise ValueError(f"{groups} groups of {units} units: give 1 to {units} groups.")
     ends: list[int] = []
     for group in range(1, groups):
         share = (2**group - 1) / 2**groups

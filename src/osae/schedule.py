@@ -1,17 +1,22 @@
-"""Schedules: functions of the step alone, so they have no state to save or restore."""
+"""Schedules: functions of the step alone, with no state to save or restore."""
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
 
 from osae.config import later, variant
+
+_T = TypeVar("_T")
 
 
 @variant
 @dataclass(frozen=True)
 class LearningRate:
-    """A rate that rises to `peak` and falls to zero again.
+    """A learning rate that rises to `peak` and decays to zero.
 
-    It rises over the first share `warmup` of training and falls over the last share `decay`.
+    It rises during the first fraction `warmup` of training and decays during the last fraction `decay`.
     """
 
     peak: float
@@ -22,7 +27,7 @@ class LearningRate:
 @variant
 @dataclass(frozen=True)
 class KWarmup:
-    """A k that falls from `start` (None: all units) to its target in the first share `share` of training."""
+    """A k that falls from `start` (None: all units) to its target during the first `share` of training."""
 
     share: float
     start: int | None = None
@@ -31,11 +36,11 @@ class KWarmup:
 @variant
 @dataclass(frozen=True)
 class Sweep:
-    """Units freeze one after another, the first after the share `burn_in` of training, the last at `until`.
+    """Units are frozen one by one, the first after the fraction `burn_in` of training, the last at `until`.
 
-    The first `part` of the units freeze, by default all; with `atoms_only`, their encoders keep learning.
-    After the share `release` of training, all of them learn again and keep their places. With `restart`,
-    prefixes are those of the units that still learn: the frozen ones belong to all of them.
+    Only the first fraction `part` of the units is frozen, by default all; with `atoms_only`, encoders keep
+    learning. After the fraction `release` of training, all units learn again and keep their positions. With
+    `restart`, prefixes count the units that still learn, and contain all frozen ones.
     """
 
     burn_in: float = 0.1
@@ -49,7 +54,7 @@ class Sweep:
 @variant
 @dataclass(frozen=True)
 class Resort:
-    """Units are sorted by gain `times` times, evenly spaced until the share `until` of training.
+    """Units are sorted by gain `times` times, evenly spaced until the fraction `until` of training.
 
     Each unit is followed by the one that then lowers the error most: no swap of neighbours improves this
     order for any prefix distribution. Each sort reads `samples` rows; the last one reads every row of the
@@ -74,17 +79,17 @@ def learning_rate(spec: LearningRate, steps: int) -> Callable[[int], float]:
 
 
 def active_units(spec: KWarmup | None, k: int, units: int, steps: int) -> Callable[[int], int]:
-    """Return the function step -> how many units may be active."""
+    """Return the function step -> number of units that may be active."""
     if spec is None or spec.share <= 0:
         return lambda step: k
     start, over = spec.start or units, spec.share * steps
     if start < k:
-        raise ValueError(f"k warm-up starts at {start}, below its target {k}: start at {k} or more.")
+        raise ValueError(f"k warm-up starts at {start}, below its target {k}: start at {k} or above.")
     return lambda step: round(start + (k - start) * min(step / over, 1.0))
 
 
 def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], int]:
-    """Return the function step -> how many of the first units are frozen."""
+    """Return the function step -> number of leading units that are frozen."""
     placed = placed_units(spec, units, steps)
     if spec is None or spec.release >= 1:
         return placed
@@ -93,7 +98,7 @@ def frozen_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], 
 
 
 def placed_units(spec: Sweep | None, units: int, steps: int) -> Callable[[int], int]:
-    """Return the function step -> how many of the first units have been frozen, and so keep their places."""
+    """Return the function step -> number of leading units that have been frozen and keep their positions."""
     if spec is None:
         return lambda step: 0
     first, last, most = round(spec.burn_in * steps), round(spec.until * steps), round(spec.part * units)
@@ -113,3 +118,16 @@ def space_evenly(times: int, until: float, steps: int, since: float = 0.0) -> tu
     """Return the step counts that divide training from `since` to `until` into `times` equal parts."""
     shares = [since + (until - since) * part / times for part in range(1, times + 1)]
     return tuple(sorted({max(1, round(steps * share)) for share in shares}))
+
+
+def in_turn(schedules: Sequence[Callable[[int], _T]], steps: Sequence[int]) -> Callable[[int], _T]:
+    """Return the function that follows each schedule in turn for its number of steps."""
+    if len(schedules) == 1:
+        return schedules[0]
+    starts = [0, *accumulate(steps[:-1])]
+
+    def at(step: int) -> _T:
+        part = bisect_right(starts, step) - 1
+        return schedules[part](step - starts[part])
+
+    return at

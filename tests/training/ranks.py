@@ -28,6 +28,7 @@ from osae.training.member import Member
 
 HALVES = ("osae", "world-batchtopk", "archetypal")  # also trained in two halves, on different meshes
 HALF = 7
+PRECISIONS = {"bf16": "bf16"}  # of the cases that are not in single precision
 TASK = Task(width=12, units=18, k=3, samples=14 * 48, batch=48)
 
 
@@ -37,7 +38,8 @@ def make_cases() -> dict[str, Recipe]:
     on_activations = {name: make(TASK) for name, make in RECIPES.items()}
     # units die and come back within a few steps; and gradients that are nothing but rounding errors, as those
     # of principal directions at first, are not blown up to full steps, with the signs of those errors
-    changes = {"revival.dead_after": 100, "revival.k": 2, "adam.eps": 1e-3}
+    # a fixed rate: the default one is large for so small a width, and carries rounding along
+    changes = {"revival.dead_after": 100, "revival.k": 2, "adam.eps": 1e-3, "lr.peak": 4e-3}
     on_activations = {name: alter(made, changes) for name, made in on_activations.items()}
     plain = on_worlds["world-osae"]
     others = {
@@ -46,6 +48,7 @@ def make_cases() -> dict[str, Recipe]:
         "aligned": replace(plain, dictionary=Aligned()),
         "archetypal": replace(plain, dictionary=Archetypal(points=30), revival=None),
         "clipped": alter(on_activations["topk"], {"adam.clip": 0.3}),
+        "bf16": on_activations["topk"],
     }
     return on_worlds | on_activations | others
 
@@ -55,9 +58,10 @@ def draw_rows() -> torch.Tensor:
     return SparseWorld(TASK.width, TASK.units, TASK.k, samples=600).draw("train").x
 
 
-def train_case(recipe: Recipe, mesh: Mesh = ALONE) -> SAE:
-    """The SAE of a recipe after its few steps."""
-    member = Member(recipe, 0, draw_rows(), mesh=mesh)
+def train_case(name: str, mesh: Mesh = ALONE) -> SAE:
+    """The SAE of a case after its few steps."""
+    precision = PRECISIONS.get(name, "fp32")
+    member = Member(make_cases()[name], 0, draw_rows(), mesh=mesh, precision=precision)
     train([member], MemoryRows(draw_rows()))
     return member.finish()
 
@@ -73,7 +77,7 @@ def begin(recipe: Recipe, folder: Path, mesh: Mesh = ALONE) -> None:
 
     def stop(done: int, _: object) -> None:
         if done == HALF:
-            with checkpoint.Writer(folder) as writer:
+            with checkpoint.Writer(folder, mesh=mesh) as writer:
                 writer.save([member], done)
             raise Enough
 
@@ -127,6 +131,17 @@ def launch(processes: int, *words: str) -> None:
     assert not any(process.returncode for process in started), "\n".join(errors)
 
 
+def find_workers(parent: int) -> list[int]:
+    """The processes that another one has started, in their order."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append(int(path.parent.name))
+    return sorted(found)
+
+
 def main(out: str, dictionary_ranks: str, *names: str) -> None:
     """Train the cases, by default all of them."""
     torch.set_num_threads(1)
@@ -134,8 +149,8 @@ def main(out: str, dictionary_ranks: str, *names: str) -> None:
         mesh = open_mesh(int(dictionary_ranks))
         for name, recipe in make_cases().items():
             if not names or name in names:
-                save(train_case(recipe, mesh), Path(out) / name, mesh)
-            if name in HALVES:
+                save(train_case(name, mesh), Path(out) / name, mesh)
+            if name in HALVES and not names:
                 begin(recipe, Path(out) / "begun" / name, mesh)
                 save(end(recipe, Path(out) / "given" / name, mesh), Path(out) / "ended" / name, mesh)
         check_that_all_stop(mesh)
@@ -149,3 +164,4 @@ def save(sae: SAE, folder: Path, mesh: Mesh) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    os._exit(0)  # as `osae.cli.run` ends a rank

@@ -70,7 +70,7 @@ def test_a_recipe_in_place_of_a_run_is_refused(tmp_path):
     about = json.loads((tmp_path / "run.json").read_text())
     other = {"schema": 1, "config": about["config"]["recipes"][0]}
     (tmp_path / "run.json").write_text(json.dumps(other))
-    with pytest.raises(ValueError, match="it holds no RunConfig"):
+    with pytest.raises(ValueError, match="it does not contain a RunConfig"):
         run.read(tmp_path)
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(damage, stopped):
     run.go(stopped, tell=told.append)
     (sentence,) = told
     assert sentence.startswith(str(file))
-    assert sentence.endswith("resumed from the checkpoint before it, at step 3.")
+    assert sentence.endswith("resumed from the previous checkpoint, at step 3.")
     (stopped / "checkpoint.safetensors").unlink()
     (stopped / "checkpoint-before.safetensors").unlink()
     resumed = load_file(stopped / "osae-seed0" / "sae.safetensors")

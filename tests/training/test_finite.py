@@ -97,7 +97,7 @@ def test_rows_that_are_not_finite_stop_a_run_or_are_left_out_of_it(name, rows):
     dirty = rows.clone()
     dirty[123, 4] = math.nan
     made = world_recipe(name, TASK)  # it also sorts or splits units, measured on whole blocks
-    with pytest.raises(NotFinite, match=r"step 1, block 0: row 123 holds NaN"):
+    with pytest.raises(NotFinite, match=r"step 1, block 0: row 123 contains NaN"):
         train([Member(made, 0, rows)], MemoryRows(dirty))
     member = Member(made, 0, finite_rows(dirty, "", "skip"))
     train([member], MemoryRows(dirty), on_nan="skip")

@@ -192,6 +192,13 @@ def test_input_scale_is_folded_into_the_finished_sae(rows):
     )
 
 
+def test_rows_whose_squares_exceed_single_precision_are_scaled_too(rows):
+    made = alter(world_recipe("topk", TASK), {"rescale": True})
+    small, large = fit(made, rows), fit(made, 2.0**90 * rows)
+    torch.testing.assert_close(small.decoder, large.decoder)
+    assert all(bool(tensor.isfinite().all()) for tensor in large.state_dict().values())
+
+
 def test_start_from_data_is_the_signed_principal_directions(rows):
     made = alter(world_recipe("topk", TASK), {"start": FromData(2000)})
     sae = Member(made, 0, rows).sae

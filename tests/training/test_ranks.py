@@ -1,21 +1,29 @@
 """Processes that train together end with the weights of one process: by rows, by units, and by both."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from osae.model import SAE
 from osae.ranks import ALONE, NO_OTHERS, Mesh, Ranks, open_mesh
+from osae.training import sharded
 from osae.training.parallel import check_mesh
-from tests.training.ranks import HALVES, begin, end, launch, make_cases, train_case
+from tests.training.ranks import (
+    HALVES,
+    PRECISIONS,
+    begin,
+    end,
+    find_workers,
+    launch,
+    make_cases,
+    train_case,
+)
 
 CASES = make_cases()
 
@@ -24,19 +32,22 @@ CASES = make_cases()
 def alone():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield {name: train_case(recipe) for name, recipe in CASES.items()}
+    yield {name: train_case(name) for name in CASES}
     torch.set_num_threads(before)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("processes", "dictionary_ranks"), [(2, 1), (2, 2), pytest.param(4, 2, marks=pytest.mark.slow)]
+    ("processes", "dictionary_ranks"),
+    [(2, 1), (2, 2), *(pytest.param(4, units, marks=pytest.mark.slow) for units in (2, 4))],
 )
 def test_every_recipe_ends_as_in_one_process(processes, dictionary_ranks, alone, tmp_path):
     """And so it does if a checkpoint is passed on from one process to several, or back."""
     for name in HALVES:
         begin(CASES[name], tmp_path / "given" / name)
     launch(processes, "tests.training.ranks", str(tmp_path), str(dictionary_ranks))
+    in_parts = [name for name in HALVES if sharded.list_whole(tmp_path / "begun" / name)]
+    assert in_parts == (list(HALVES) if dictionary_ranks > 1 else [])
     found = {name: SAE.load(tmp_path / name) for name in CASES}
     found |= {f"ended {name}": SAE.load(tmp_path / "ended" / name) for name in HALVES}
     found |= {f"begun {name}": end(CASES[name], tmp_path / "begun" / name) for name in HALVES}
@@ -45,8 +56,14 @@ def test_every_recipe_ends_as_in_one_process(processes, dictionary_ranks, alone,
         assert sae.config == expected.config
         for key, tensor in expected.state_dict().items():
             difference = float((sae.state_dict()[key] - tensor).abs().max())
-            # rounding, which rates of 0.03 for such small widths carry along
-            assert difference < 3e-4, f"{name}: {key} differs by {difference}"
+            # rounding; a last bit of bf16 is larger
+            assert difference < (4e-3 if name in PRECISIONS else 3e-5), (
+                f"{name}: {key} differs by {difference}"
+            )
+
+
+def test_the_case_of_lower_precision_is_one(alone):
+    assert not torch.equal(alone["bf16"].encoder, alone["topk"].encoder)
 
 
 def test_alone_every_collective_returns_what_it_is_given():
@@ -61,11 +78,11 @@ def test_alone_every_collective_returns_what_it_is_given():
 def test_a_batch_or_dictionary_that_cannot_be_shared_is_refused():
     recipe = CASES["topk"]
     rows, units = Mesh(rows=Ranks(0, 5)), Mesh(units=Ranks(0, 19))
-    with pytest.raises(ValueError, match=r"batch=48 cannot be shared equally by 5 ranks: .* such as 50"):
+    with pytest.raises(ValueError, match=r"batch=48 cannot be divided equally among 5 ranks: .* such as 50"):
         check_mesh(recipe, rows)
     with pytest.raises(ValueError, match="--dictionary-ranks 19 exceeds the 18 units"):
         check_mesh(recipe, units)
-    with pytest.raises(ValueError, match="--dictionary-ranks 2 needs as many processes: torchrun"):
+    with pytest.raises(ValueError, match="--dictionary-ranks 2 needs at least as many processes: torchrun"):
         open_mesh(2)
 
 
@@ -94,7 +111,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_run_ends_by_itself(tmp_path
     with open(tmp_path / "said", "w+") as said:
         parent = subprocess.Popen([*words, "--out", str(out)], stderr=said, stdout=said)
         deadline = time.monotonic() + 200
-        while not (out / "checkpoint-before.safetensors").exists():
+        while len(sharded.list_whole(out)) < 2:
             assert parent.poll() is None, (tmp_path / "said").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -105,14 +122,3 @@ def test_a_worker_that_is_killed_is_replaced_and_the_run_ends_by_itself(tmp_path
     assert steps == list(range(2, 401, 2))
     text = (tmp_path / "said").read_text()
     assert text.count("osae train: 1/400") == 1  # it did not begin again
-
-
-def find_workers(parent: int) -> list[int]:
-    """The processes that another one has started, in their order."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent:
-                found.append(int(path.parent.name))
-    return sorted(found)

@@ -51,5 +51,5 @@ def test_text_is_identified_by_the_content_of_its_files(tmp_path):
 def test_fit_checks_its_device_before_it_reads_anything(device):
     from osae import fit
 
-    with pytest.raises(ValueError, match=f"device='{device}' cannot be used here"):
+    with pytest.raises(ValueError, match=f"device='{device}' cannot be used on this machine"):
         fit("topk", "/nowhere", units=8, k=2, device=device)

@@ -98,7 +98,7 @@ def test_other_activations_at_the_same_path_are_refused(tmp_path, capsys):
         file.unlink()
     write_shards(tmp_path / "acts", [x + 1])
     assert main(["resume", str(tmp_path / "run")]) == 2
-    assert "differs from the activations this run started with" in capsys.readouterr().err
+    assert "differs from the activations that this run started with" in capsys.readouterr().err
 
 
 def test_training_straight_from_a_model_gives_the_same_result_every_time(tmp_path):

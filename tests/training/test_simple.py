@@ -70,15 +70,15 @@ def test_a_name_and_the_recipe_it_stands_for_give_the_same_sae(rows):
     assert torch.equal(named.decoder, fit(recipe("osae", task), rows, seed=5).decoder)
 
 
-def test_the_defaults_are_2000_steps_of_an_eighth_of_the_rows(monkeypatch, rows):
+def test_the_defaults_are_4000_steps_of_an_eighth_of_the_rows_or_512(monkeypatch, rows):
     seen = []
     monkeypatch.setattr("osae.training.simple.train", lambda members, source, **rest: seen.append(members))
     fit("topk", rows, units=16, k=2)
     fit("topk", torch.zeros(40_000, 4) + torch.arange(4), units=16, k=2)
     fit("topk", torch.randn(3, 4), units=16, k=2)
     recipes = [members[0].recipe for members in seen]
-    assert [made.batch for made in recipes] == [200, 2048, 1]
-    assert [made.steps for made in recipes] == [2000, 2000, 2000]
+    assert [made.batch for made in recipes] == [200, 512, 1]
+    assert [made.steps for made in recipes] == [4000, 4000, 4000]
 
 
 def test_one_pass_is_the_least(monkeypatch):
@@ -115,14 +115,14 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(rows, monkeypatch, 
     [
         (torch.randn(50, 6), {}, "units=None, k=None: give the number of units .*units=48, k=1"),
         (torch.randn(50, 6), {"units": 9}, "units=9, k=None"),
-        (torch.randn(50, 6), {"units": 9, "k": 10}, "k=10 active units of 9: ask for 1 to 9"),
+        (torch.randn(50, 6), {"units": 9, "k": 10}, "k=10 active units of 9: give 1 to 9"),
         (torch.randn(50, 6), {"units": 9, "k": 0}, "k=0: give a whole number of at least 1"),
         (torch.randn(50, 6), {"units": 9.5, "k": 1}, "units=9.5: give a whole number"),
         (torch.randn(50, 6), {"units": 9, "k": 1, "samples": 0}, "samples=0: give"),
-        (torch.randn(50, 6), {"units": 9, "k": 1, "batch": 51}, "batch=51 exceeds the 50 rows"),
+        (torch.randn(50, 6), {"units": 9, "k": 1, "batch": 51}, "batch=51 exceeds the 50 available rows"),
         (torch.randn(50, 6), {"units": 9, "k": 1, "samples": 3, "batch": 4}, "samples=3, batch=4"),
-        (torch.randn(6), {"units": 9, "k": 1}, r"x has the shape \(6,\): give a matrix"),
-        (torch.randn(0, 6), {"units": 9, "k": 1}, r"x has the shape \(0, 6\)"),
+        (torch.randn(6), {"units": 9, "k": 1}, r"x has shape \(6,\): give a matrix"),
+        (torch.randn(0, 6), {"units": 9, "k": 1}, r"x has shape \(0, 6\)"),
         (np.full((50, 6), np.nan), {"units": 9, "k": 1}, "row 0 of x contains NaN or infinity"),
         ([["a", "b"]], {"units": 9, "k": 1}, "x, a list, is not a numeric matrix"),
         (torch.randn(50, 6), {"units": 9, "k": 1, "seed": -1}, "seed=-1: give a whole number of at least 0"),
@@ -166,7 +166,7 @@ def test_a_recipe_brings_its_own_sizes(rows):
     made = world_recipe("topk", Task(12, 16, 2, samples=400, batch=100))
     with pytest.raises(ValueError, match="units=16, batch=5 cannot be combined with a Recipe"):
         fit(made, rows, units=16, batch=5)
-    with pytest.raises(ValueError, match="x has width 12 and the recipe is for 13"):
+    with pytest.raises(ValueError, match="x has width 12, but the recipe is for width 13"):
         fit(alter(made, {"sae.width": 13}), rows)
-    with pytest.raises(ValueError, match="batch=100 exceeds the 50 rows"):
+    with pytest.raises(ValueError, match="batch=100 exceeds the 50 available rows"):
         fit(made, rows[:50])

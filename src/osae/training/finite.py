@@ -1,4 +1,4 @@
-"""NaN and infinity, found before they reach the weights; and a warning when the loss explodes."""
+"""Detect NaN and infinity before they reach the weights, and warn when the loss explodes."""
 
 import math
 import warnings
@@ -14,13 +14,14 @@ from osae.objective import Terms
 from osae.ranks import NO_OTHERS, Ranks
 
 OnNan = Literal["stop", "skip"]
-EXPLODED = 100  # times the loss of an SAE that reconstructs nothing: no recipe comes near that by itself
+NOTHING = 1e-30  # below this, a loss is only rounding error, of data that are almost zero
+EXPLODED = 100  # times the loss of an SAE that reconstructs nothing; no recipe normally comes near this
 
 
 class NotFinite(ValueError):
-    """Raised before NaN or infinity spoils what a run keeps.
+    """Raised before NaN or infinity reaches the state of a run.
 
-    `terms` are those of the batch, if it may be skipped; `step` is that of the batch, from 0.
+    `terms` are the terms of the batch, if it may be skipped; `step` is its step, from 0.
     """
 
     def __init__(self, message: str, terms: Terms | None = None, step: int | None = None):
@@ -29,15 +30,15 @@ class NotFinite(ValueError):
 
 
 def waits(device: torch.device) -> bool:
-    """Return whether to wait for the result of a check, rather than queue further work meanwhile."""
+    """Return whether to wait for the result of a check instead of queueing further work."""
     return device.type != "cuda"
 
 
 def find_largest_magnitude(tensors: Iterable[Tensor]) -> Float[Tensor, ""] | None:
     """Return the largest magnitude in these tensors, NaN if there is one, without waiting for the device."""
-    # the largest magnitude passes NaN on, and unlike a sum it does not overflow by itself
-    largest = [torch.linalg.vector_norm(tensor.detach(), math.inf) for tensor in tensors if tensor.numel()]
-    return torch.stack(largest).max() if largest else None
+    # extremes propagate NaN, do not overflow like a sum, and take 1/25 of the time of a norm
+    found = [tensor.detach().aminmax() for tensor in tensors if tensor.numel()]
+    return torch.stack([torch.maximum(-low, high) for low, high in found]).max() if found else None
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
@@ -51,20 +52,20 @@ class _Check(NamedTuple):
 
     step: int
     numbers: Float[Tensor, "2"]
-    arrived: Any  # an event of the device; None if nothing is under way
+    arrived: Any  # a device event; None if nothing is pending
 
 
 class Watch:
-    """Watches the losses and gradients of one SAE: none that is not finite may reach what a run keeps.
+    """Watches the losses and gradients of one SAE, so that only finite ones reach the state of a run.
 
-    On the CPU the answer is there at once, before the optimizer's step. A GPU would stand still while the
-    host waits for it: there, a batch that is not finite makes its own and all later steps do nothing
-    (`spoiled` tells the optimizer), and the host hears of it some steps later, but always before units are
-    sorted or replaced and before anything is written.
+    On the CPU, the result is known immediately, before the optimizer step. A GPU would be idle while the host
+    waits: there, a batch that is not finite turns its own step and all later ones into no-ops (`spoiled`
+    tells the optimizer), and the host learns of it some steps later, but always before units are sorted or
+    replaced and before anything is written.
     """
 
     def __init__(self, name: str, device: torch.device, empty: float = 0.0):
-        """Watch the SAE of that name; `empty` is about what the loss would be if it reconstructed nothing."""
+        """Watch the SAE with this name; `empty` is roughly the loss of an SAE that reconstructs nothing."""
         self.name, self.device, self.spoiled = name, device, torch.zeros((), device=device)
         self._empty = empty if math.isfinite(empty) else 0.0
         self._first, self._warned = -1.0, False
@@ -73,14 +74,15 @@ class Watch:
     def check(
         self, terms: Terms, gradients: Sequence[Tensor], step: int, *, wait: bool, ranks: Ranks = NO_OTHERS
     ) -> None:
-        """Look at a batch before its step; raise `NotFinite` if it is known not to be finite.
+        """Check a batch before its step; raise `NotFinite` if it is known not to be finite.
 
-        With `wait` that is known at once, and the batch may be skipped; else the answer to an earlier batch.
+        With `wait`, this is known immediately, and the batch may be skipped; otherwise, only for an earlier
+        batch.
         """
         largest = find_largest_magnitude(gradients)
         loss = terms.total.detach()
         numbers = torch.stack([loss, loss * 0 if largest is None else largest.to(loss)])
-        ranks.mean_(numbers)  # NaN and infinity of one rank reach all
+        ranks.mean_(numbers)  # NaN and infinity on one rank reach all ranks
         if wait:
             loss, magnitude = numbers.tolist()
             self._judge(step, loss, magnitude, terms.detach())
@@ -91,7 +93,7 @@ class Watch:
             self._judge_next()
 
     def settle(self) -> None:
-        """Wait for all answers that are under way; raise `NotFinite` if a batch was not finite."""
+        """Wait for all pending checks; raise `NotFinite` if a batch was not finite."""
         while self._under_way:
             if self._under_way[0].arrived is not None:
                 self._under_way[0].arrived.synchronize()
@@ -111,7 +113,7 @@ class Watch:
 
 
 def _send(numbers: Tensor) -> tuple[Tensor, Any]:
-    """Begin to copy numbers to the host; return where they arrive, and an event that tells when."""
+    """Start copying numbers to the host; return where they arrive, and an event that signals when."""
     if numbers.device.type != "cuda":
         return numbers, None
     there = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -126,9 +128,9 @@ def _has_arrived(check: _Check) -> bool:
 
 
 def finite_rows(block: Float[Tensor, "N d"], where: str, on_nan: OnNan) -> Float[Tensor, "n d"]:
-    """Return the rows that are finite, which is the block itself if all are.
+    """Return the finite rows, which is the block itself if all rows are finite.
 
-    Raise `NotFinite` if some are not and `on_nan` is "stop", or if none is left.
+    Raise `NotFinite` if some are not finite and `on_nan` is "stop", or if no row is left.
     """
     if are_finite([block]):
         return block
@@ -136,21 +138,22 @@ def finite_rows(block: Float[Tensor, "N d"], where: str, on_nan: OnNan) -> Float
     if on_nan == "stop" or not bool(finite.any()):
         row = int((~finite).int().argmax())
         raise NotFinite(
-            f"{where}: row {row} holds NaN or infinity: leave such rows out, or give --on-nan skip."
+            f"{where}: row {row} contains NaN or infinity: remove such rows, or give --on-nan skip."
         )
     return block[finite]
 
 
 def warn_if_exploded(name: str, step: int, loss: float, first: float, empty: float) -> bool:
-    """Return whether the loss has grown far beyond the first one and that of no reconstruction; warn if so.
+    """Return whether the loss has grown far beyond the first loss and that of no reconstruction; warn if so.
 
-    The first one alone is no measure: while k is large, an SAE may reconstruct its first batch exactly.
+    The first loss alone is not a reliable reference: while k is large, an SAE may reconstruct its first batch
+    exactly.
     """
-    exploded = loss > EXPLODED * max(first, empty)
+    exploded = loss > EXPLODED * max(first, empty, NOTHING)
     if exploded:
         warnings.warn(
-            f"{name} diverges: its loss is {loss:.3g} at step {step} and was {first:.3g} at first; "
-            "try a lower learning rate (lr.peak).",
+            f"{name} diverges: its loss is {loss:.3g} at step {step}, up from {first:.3g} at the start; try "
+            "a lower learning rate (lr.peak).",
             stacklevel=2,
         )
     return exploded

@@ -1,4 +1,4 @@
-"""Logging services that a run's log goes to besides its own file, on request."""
+"""Optional logging services, in addition to a run's own log file."""
 
 import sys
 import time
@@ -19,9 +19,9 @@ KINDS = ("tensorboard", "wandb", "trackio")
 def open_logs(
     kinds: Sequence[str], folder: Path, config: Mapping[str, Any] | None = None, project: str = "osae"
 ) -> Iterator[list[Log]]:
-    """Open each of these services for lines of the log, and close them at the end.
+    """Open each of these services for log entries, and close them at the end.
 
-    Services that keep settings get `config`, and those that can draw curves over the samples seen do.
+    Services that store settings get `config`; if possible, curves are drawn against the number of samples.
     """
     with ExitStack() as stack:
         yield [stack.enter_context(_log(kind, folder, config or {}, project)) for kind in kinds]
@@ -30,7 +30,7 @@ def open_logs(
 @contextmanager
 def _log(kind: str, folder: Path, config: Mapping[str, Any], project: str) -> Iterator[Log]:
     if kind not in KINDS:
-        raise ValueError(f"no log {kind!r}: there are {', '.join(KINDS)}.")
+        raise ValueError(f"no logging service {kind!r}: there are {', '.join(KINDS)}.")
     try:
         service = import_module("torch.utils.tensorboard" if kind == "tensorboard" else kind)
     except ImportError as error:
@@ -57,13 +57,13 @@ def _log(kind: str, folder: Path, config: Mapping[str, Any], project: str) -> It
 
 
 class Pace:
-    """Measures how fast samples are seen, from one call to the next, and the most memory taken so far."""
+    """Measures the speed in samples per second between calls, and the peak memory so far."""
 
     def __init__(self) -> None:
         self._at, self._samples = time.monotonic(), -1
 
     def measure(self, samples: int, device: Any) -> dict[str, float]:
-        """Return samples per second since the last call (none at the first one) and gigabytes."""
+        """Return samples per second since the last call (none at the first call) and gigabytes."""
         now, before = time.monotonic(), self._samples
         found = {"memory_gb": round(_most_memory(device) / 1e9, 3)}
         if before >= 0 and now > self._at:
@@ -73,7 +73,7 @@ class Pace:
 
 
 def _most_memory(device: Any) -> int:
-    """Return the most bytes that this process has taken: on the GPU if it trains there, else on the host."""
+    """Return the peak memory of this process in bytes: on the GPU if it trains there, else on the host."""
     if device.type == "cuda":
         import torch
 
@@ -85,7 +85,7 @@ def _most_memory(device: Any) -> int:
 
 
 def _id(folder: Path) -> str:
-    """Return the id that wandb knows this run by, which is kept in the folder."""
+    """Return the wandb id of this run, which is stored in its folder."""
     path = folder / "wandb.id"
     if not path.exists():
         with atomic_write(path) as beside:
@@ -94,6 +94,6 @@ def _id(folder: Path) -> str:
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers in a line, keyed by the SAE they belong to; those of a skipped batch are none."""
+    """Return the numbers in a log entry, keyed by SAE; a skipped batch has none."""
     numbers = {name: value for name, value in line.items() if name not in ("name", "step", "samples")}
     return {f"{line['name']}/{name}": value for name, value in numbers.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The training loop, which reads as the algorithm. It does not depend on datasets, files or screens."""
+"""The training loop. It does not depend on datasets, files or output."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,10 +11,11 @@ from osae.data.source import Source
 from osae.devices import single_thread
 from osae.objective import Terms
 from osae.seeds import generator
+from osae.training.feeding import Feed, open_helper
 from osae.training.finite import NotFinite, OnNan, finite_rows
 from osae.training.member import Member
 
-SMALL_STEP = 100_000_000  # multiplications in the encoder per step; below, one thread takes about 1 ms
+SMALL_STEP = 100_000_000  # multiplications in the encoder per step; below this, one thread takes about 1 ms
 Action = Callable[[int, list[Terms]], None]
 
 
@@ -26,20 +27,27 @@ def train(
     after: Sequence[Action] = (),
     on_nan: OnNan = "stop",
 ) -> None:
-    """Train every member on one stream, from `done` finished steps on.
+    """Train every member on one stream, starting after `done` finished steps.
 
     Each action in `after` is called after every step with the number of finished steps and the members'
     terms; it decides for itself when it has something to do.
 
     NaN or infinity in the data, the loss or a gradient raises `NotFinite` before it reaches any weights; with
-    `on_nan` "skip" the member leaves that batch out and counts it.
+    `on_nan` "skip", the member skips that batch and counts it.
     """
     batch, steps = _check_stream(members, source)
     for member in members:
         member.may_skip = on_nan == "skip"
-    streams = {member.seed: Batches(source, member.seed, batch, on_nan) for member in members}
+    device, last = members[0].device, source.parts(max(steps - 1, 0), batch)[-1].block
+    calm = single_thread() if _is_small(members) else nullcontext()
     try:
-        with single_thread() if _is_small(members) else nullcontext():
+        with open_helper(device) as helper, calm:
+            streams = {
+                seed: Batches(
+                    source, seed, batch, on_nan, Feed(source, seed, device, helper=helper, last=last)
+                )
+                for seed in dict.fromkeys(member.seed for member in members)
+            }
             for step in range(done, steps):
                 batches = {seed: stream.at(step) for seed, stream in streams.items()}
                 terms = []
@@ -55,21 +63,35 @@ def train(
         source.forget()
 
 
+def stop_early(members: Sequence[Member], source: Source, done: int, *, on_nan: OnNan = "stop") -> None:
+    """Sort the units of members whose training ends early, after `done` steps."""
+    for member in members:
+        stream = Batches(source, member.seed, member.recipe.batch, on_nan)
+        stream.at(done - 1)
+        member.stop_early(stream.measured, done)
+    source.forget()
+
+
 class Batches:
     """The batches of a source in the order of one seed.
 
     `measured` are the finite rows of the block that the last batch ended in, and `index` is its number.
     """
 
-    def __init__(self, source: Source, seed: int, size: int, on_nan: OnNan = "stop"):
+    def __init__(
+        self, source: Source, seed: int, size: int, on_nan: OnNan = "stop", feed: Feed | None = None
+    ):
         self.source, self.seed, self.size = source, seed, size
+        self.feed = feed or Feed(source, seed, torch.device("cpu"))
         self.on_nan: OnNan = on_nan
         self.index, self.measured = -1, Tensor()
         self._block, self._order = Tensor(), Tensor()
 
     def at(self, step: int) -> Float[Tensor, "B d"]:
-        """Return batch number `step` (from 0)."""
+        """Return batch number `step` (from 0), on the device of the feed."""
         pieces = []
+        if self.index >= 0:  # the next block is read only after all seeds have opened this one
+            self.feed.begin(self.index + 1)
         for index, start, stop in self.source.parts(step, self.size):
             self._open(index, step)
             pieces.append(self._block.index_select(0, self._order[start:stop]))
@@ -79,14 +101,17 @@ class Batches:
         if index == self.index:
             return
         self._block = self.measured = Tensor()  # freed before another one is read
-        self._block = self.source.block(index, self.seed)
-        self._order = torch.randperm(len(self._block), generator=generator(self.seed, "order", index))
-        self.measured = finite_rows(self._block, f"step {step + 1}, block {index}", self.on_nan)
+        placed = self.feed.get(index)
+        self._block, self.measured = placed.there, placed.rows
+        order = torch.randperm(len(self._block), generator=generator(self.seed, "order", index))
+        self._order = order.to(self._block.device)
+        if not placed.finite:
+            self.measured = finite_rows(placed.rows, f"step {step + 1}, block {index}", self.on_nan)
         self.index = index
 
 
 def _advance(member: Member, x: Tensor, step: int) -> Terms:
-    """Take one step of a member, or leave the batch out if it is not finite and may be skipped."""
+    """Take one step of a member, or skip the batch if it is not finite and may be skipped."""
     try:
         return member.advance(x, step)
     except NotFinite as error:
@@ -98,15 +123,15 @@ def _advance(member: Member, x: Tensor, step: int) -> Terms:
 
 @contextmanager
 def _say_where(member: Member, step: int, source: Source) -> Iterator[None]:
-    """Add to `NotFinite` which block the batch came from, and what to do."""
+    """Add the block of the batch, and what to do, to `NotFinite`."""
     try:
         yield
     except NotFinite as error:
         at = step if error.step is None else error.step
         block = source.parts(at, member.recipe.batch)[-1].block
         raise NotFinite(
-            f"{error}, in block {block}; no weights were changed. Train with a lower rate than "
-            f"lr.peak={member.recipe.lr.peak:g}, or give --on-nan skip to leave such batches out."
+            f"{error}, in block {block}; no weights were changed. Use a lower learning rate than "
+            f"lr.peak={member.recipe.lr.peak:g}, or give --on-nan skip to skip such batches."
         ) from error
 
 
@@ -115,12 +140,11 @@ def _check_stream(members: Sequence[Member], source: Source) -> tuple[int, int]:
     batch, steps = members[0].recipe.batch, members[0].recipe.steps
     if any((m.recipe.batch, m.recipe.steps) != (batch, steps) for m in members):
         raise ValueError(
-            "SAEs on one stream share batch and samples: train recipes that differ in them separately."
+            "SAEs on one stream must have the same batch size and number of samples: train these recipes "
+            "separately."
         )
     if source.rows < batch:
-        raise ValueError(
-            f"batch={batch} exceeds the {source.rows} rows that there are: ask for a smaller batch."
-        )
+        raise ValueError(f"batch={batch} exceeds the {source.rows} available rows: give a smaller batch.")
     return batch, steps
 
 

@@ -1,5 +1,6 @@
 """One SAE in training: its weights, its optimizer, its counters, and a step of each."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -9,34 +10,44 @@ from torch import Tensor
 
 from osae import kernels, passes
 from osae.devices import single_thread
+from osae.kernels.precision import Precision, check_precision, multiplying_in
 from osae.model import SAE
 from osae.objective import Terms, encode, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.ranks import ALONE, Mesh
 from osae.recipes import FromNoise, Recipe
-from osae.revival import AuxK, Resample, Split
-from osae.schedule import active_units, frozen_units, learning_rate, placed_units, space_evenly
+from osae.revival import AuxK, Resample
 from osae.seeds import generator
-from osae.sparsify import BatchTopK, Code
+from osae.sparsify import BatchTopK, Code, find_k
+from osae.training import fused
 from osae.training.finite import NotFinite, Watch, are_finite, waits
 from osae.training.parallel import check_mesh, clip_gradients, share_gradients, take_units
 from osae.training.revive import revive
+from osae.training.schedules import make_schedules
 from osae.training.start import start_sae
 from osae.training.weights import Weights
 
-REVIVAL_ROWS = 50_000  # rows that are searched for poorly reconstructed ones
-SEEN = 1000  # rows that tell how large a loss is
+REVIVAL_ROWS = 50_000  # rows to search for poorly reconstructed ones
+SEEN = 1000  # rows from which the scale of the loss is measured
 REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
 
 
-@single_thread()  # a sum depends on the number of threads in its last bits
+@single_thread()  # the last bits of a sum depend on the number of threads
 def input_scale(rows: Float[Tensor, "N d"]) -> float:
-    """Return the factor that gives rows a mean square of one per coordinate around their mean."""
-    return 1.0 / max(float((rows - rows.mean(0)).square().mean().sqrt()), 1e-12)
+    """Return the factor that scales rows to a mean square of one per coordinate around their mean."""
+    deviation = float((rows - rows.mean(0)).square().mean().sqrt())
+    if not math.isfinite(deviation):  # in single precision, squares of numbers above 1e19 are infinite
+        deviation = float((rows.double() - rows.double().mean(0)).square().mean().sqrt())
+    return 1.0 / max(deviation, 1e-12)
+
+
+def name_member(recipe: Recipe, seed: int) -> str:
+    """Return the name of the SAE of a recipe and a seed."""
+    return f"{recipe.name}-seed{seed}"
 
 
 class Member:
-    """A recipe and a seed in training. `advance` is one optimizer step, a function of all that is here."""
+    """A recipe and a seed in training. `advance` takes one optimizer step, a function of this state."""
 
     def __init__(
         self,
@@ -46,18 +57,26 @@ class Member:
         *,
         device: torch.device | str = "cpu",
         mesh: Mesh = ALONE,
+        start: SAE | None = None,
+        precision: str = "fp32",
     ):
         """Start the SAE; `rows` are the first activations of the stream, which set the input scale.
 
+        `start` is the SAE that the recipe starts from, if it is already in memory. `precision` applies to the
+        products of a step; sorting, revival and logs use single precision.
+
         On a mesh, this is the part of the SAE and of every batch that belongs to this rank.
         """
-        self.recipe, self.seed, self.name = recipe, seed, f"{recipe.name}-seed{seed}"
+        self.recipe, self.seed, self.name = recipe, seed, name_member(recipe, seed)
         self.device, self.mesh = torch.device(device), mesh
+        self.precision: Precision = check_precision(precision)
         check_mesh(recipe, mesh)
         self.mine = mesh.units.cut(recipe.sae.units)  # the units of this rank
         self.scale = input_scale(rows) if recipe.rescale else 1.0
         rows = rows * self.scale
-        self.sae = take_units(start_sae(recipe, rows, seed), self.mine).to(self.device)
+        self.sae = take_units(start_sae(recipe, rows, seed, scale=self.scale, given=start), self.mine).to(
+            self.device
+        )
         self.weights = Weights(self.sae, recipe.dictionary, rows, generator(seed, "dictionary"))
         trained = [p for p in self.weights.named().values() if p.requires_grad]
         adam = recipe.adam
@@ -69,47 +88,44 @@ class Member:
             weight_decay=adam.weight_penalty,
             fused=True,
         )
+        self.fused = fused.applies(recipe, self.device)
         self.last_fired = torch.zeros(len(self.sae.decoder), dtype=torch.int64, device=self.device)
-        self.skipped = 0  # batches left out because their loss or gradients were not finite
+        self.skipped = 0  # batches skipped because their loss or gradients were not finite
         self.watch = Watch(self.name, self.device, float(rows[:SEEN].square().sum(-1).mean()))
         self.may_skip = True
-        self._oldest = 0  # no unit has been inactive since an earlier step than this one
+        self._oldest = 0  # every unit has fired at this step or later
         self._set_schedules()
 
     def _set_schedules(self) -> None:
-        recipe, steps, units = self.recipe, self.recipe.steps, self.recipe.sae.units
-        self._lr_at = learning_rate(recipe.lr, steps)
-        # a sparsifier without a k has nothing to warm up
-        k = getattr(recipe.sae.sparsifier, "k", None)
-        self.has_k = k is not None
-        self.k_at = active_units(recipe.k_warmup if k else None, k or units, units, steps)
-        self.frozen_at = frozen_units(recipe.sweep, units, steps)
-        self.placed_at = placed_units(recipe.sweep, units, steps)
-        resort, revival = recipe.resort, recipe.revival
-        self._resorts: tuple[int, ...] = space_evenly(resort.times, resort.until, steps) if resort else ()
-        self._revivals: tuple[int, ...] = ()
-        if isinstance(revival, Resample | Split):
-            self._revivals = space_evenly(revival.times, revival.until, steps, revival.since)
+        recipe, plan = self.recipe, make_schedules(self.recipe)
+        self.has_k = find_k(recipe.sae.sparsifier) is not None
+        self._lr_at, self.k_at = plan.rate, plan.k
+        self.frozen_at, self.placed_at = plan.frozen, plan.placed
+        self._resorts, self._last_resorts, self._revivals = plan.resorts, plan.last_resorts, plan.revivals
         restarts = recipe.sweep is not None and recipe.sweep.restart
         self._restart_at = self.frozen_at if restarts else lambda step: 0
         self._drawn = restarts or isinstance(recipe.prefix, RandomBoundaries | Sampled)
         self._prefix_weights = self._draw_prefix_weights()
 
     def _draw_prefix_weights(self, *step: int) -> Tensor:
-        """Return the weight of each prefix; those within the frozen units have none if prefixes restart."""
+        """Return the weight of each prefix.
+
+        Prefixes within the frozen units have no weight if prefixes restart.
+        """
         source = generator(self.seed, "prefix", *step)
         behind = min(self._restart_at(*step), self.recipe.sae.units - 1) if step else 0
         weights = prefix_weights(self.recipe.prefix, self.recipe.sae.units - behind, source)
         return torch.nn.functional.pad(weights, (behind, 0))
 
     def advance(self, x: Float[Tensor, "B d"], step: int) -> Terms:
-        """Take the optimizer step that x asks for, and return the terms of the loss before it.
+        """Take one optimizer step on x, and return the terms of the loss before it.
 
-        Raise `NotFinite`, with nothing changed, if the loss or a gradient is NaN or infinite; on a GPU that
+        Raise `NotFinite`, with nothing changed, if the loss or a gradient is NaN or infinite; on a GPU, this
         may be some steps later, unless `may_skip` is set (see `Watch`).
         """
-        terms = self.terms(x, step)
-        self.descend(terms, step)
+        with multiplying_in(self.precision):
+            terms = self.terms(x, step)
+            self.descend(terms, step)
         self._count(terms.code, step)
         return terms.detach()
 
@@ -138,17 +154,17 @@ class Member:
         self.weights.zero_grad()
         terms.total.backward()
         share_gradients(self.weights, self.mesh)
-        self.weights.pull_back()
+        self.weights.pull_back(project=not self.fused)
         gradients = [p.grad for p in self.weights.named().values() if p.grad is not None]
         wait = self.may_skip or waits(self.device)
         self.watch.check(terms, gradients, step, wait=wait, ranks=self.mesh.everyone)
-        # torch's own means of telling a fused optimizer on the device to do nothing
+        # torch's own way of telling a fused optimizer on the device to do nothing
         self.optimizer.found_inf = None if wait else self.watch.spoiled  # type: ignore[attr-defined]
 
     def dead(self, step: int) -> Tensor | None:
-        """Return which units have been inactive for too long; None if there are none, or nobody asks.
+        """Return which units have been inactive for too long; None if there are none or not needed.
 
-        The device is asked only when a unit may have been inactive for that long since the last time.
+        The device is queried only if a unit can have become inactive for that long since the last query.
         """
         revival = self.recipe.revival
         if not isinstance(revival, AuxK | Resample):
@@ -161,24 +177,27 @@ class Member:
 
     @torch.no_grad()
     def _step(self, step: int) -> None:
-        """Take one optimizer step; the first `frozen` units and their moments do not move."""
-        frozen = max(0, self.frozen_at(step) - self.mine.start)  # slices end where the units of this rank do
+        """Take one optimizer step; the first `frozen` units and their moments do not change."""
+        frozen = max(0, self.frozen_at(step) - self.mine.start)  # slices end with the units of this rank
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr_at(step)
         if self.recipe.adam.clip is not None:
             clip_gradients(self.weights, self.recipe.adam.clip, self.mesh)
         kept = [(t, t[:frozen].clone()) for t in self._frozen_tensors()] if frozen else []
-        self.optimizer.step()
-        self.weights.constrain()
+        if self.fused:
+            fused.step(self.optimizer, self.weights.parameters["decoder"], self.watch.spoiled)
+        else:
+            self.optimizer.step()
+        self.weights.constrain(dictionary=not self.fused)
         for tensor, rows in kept:
             tensor[:frozen] = rows
         self.weights.refresh()
 
     @torch.no_grad()
     def _count(self, code: Code, step: int) -> None:
-        """Update the counters; nothing else does."""
+        """Update the counters, which nothing else does."""
         fires = code.values > 0
-        fired = torch.where(fires, step, 0).flatten()  # the largest is the latest
+        fired = torch.where(fires, step, 0).flatten()  # the maximum is the latest
         self.last_fired.scatter_reduce_(0, code.units.flatten(), fired, "amax")
         self.mesh.rows.max_(self.last_fired)
         sparsifier = self.recipe.sae.sparsifier
@@ -189,7 +208,7 @@ class Member:
 
     @torch.no_grad()
     def revive_if_due(self, block: Float[Tensor, "N d"], done: int) -> None:
-        """Revive units if that is due after `done` steps, measured on rows of the current block."""
+        """Revive units if due after `done` steps, based on rows of the current block."""
         if done in self._revivals:
             self.watch.settle()
             count = min(REVIVAL_ROWS, REVIVAL_NUMBERS // self.recipe.sae.units)
@@ -198,15 +217,22 @@ class Member:
 
     @torch.no_grad()
     def resort_if_due(self, block: Float[Tensor, "N d"], done: int) -> None:
-        """Sort units if that is due after `done` steps, measured on rows of the current block."""
+        """Sort units if due after `done` steps, based on rows of the current block."""
         if self.recipe.resort is not None and done in self._resorts:
             self.watch.settle()
-            last = done == self._resorts[-1]
+            last = done in self._last_resorts
             rows = block if last else self._rows(block, done, self.recipe.resort.samples)
             self._change_whole(lambda whole: whole.resort(rows, done), block)
 
+    @torch.no_grad()
+    def stop_early(self, block: Float[Tensor, "N d"], done: int) -> None:
+        """Sort units as after the last step, if the recipe does so; training ends after `done` steps."""
+        if self.recipe.resort is not None:
+            self.watch.settle()
+            self._change_whole(lambda whole: whole.resort(block, done), block)
+
     def _change_whole(self, change: "Callable[[Member], None]", rows: Tensor) -> None:
-        """Change the SAE as a whole: with several ranks, the first one does, and the others take it over."""
+        """Change the SAE as a whole: the first of several ranks does so, and the others copy the result."""
         if self.mesh.everyone.size == 1:
             change(self)
             return
@@ -221,14 +247,14 @@ class Member:
         self.restore({name: spread(state[name].detach().cpu()) for name in sorted(state)})
 
     def _rows(self, block: Tensor, done: int, count: int) -> Tensor:
-        """Return a random choice of rows, always the same after the same number of steps."""
+        """Return a random selection of rows, which depends only on the number of steps."""
         if count >= len(block):
             return block
         return block[torch.randperm(len(block), generator=generator(self.seed, "rows", done))[:count]]
 
     @torch.no_grad()
     def resort(self, rows: Tensor, done: int) -> None:
-        """Sort the units that have no fixed place by their gain, with everything that belongs to them."""
+        """Sort the units without a fixed position by gain, with everything that belongs to them."""
         batches = (part * self.scale for part in rows.split(passes.ROWS))
         order = passes.order_units(self.sae, batches, k=self.k_at(done - 1))
         placed = self.placed_at(done - 1)
@@ -243,38 +269,43 @@ class Member:
         return [*parameters, *self.moments(parameters), self.last_fired]
 
     def moments(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the optimizer's moments of these parameters, as far as it has any yet."""
+        """Return the optimizer's moments of these parameters, if there are any yet."""
         states = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
         return [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
 
     def _frozen_tensors(self) -> list[Tensor]:
-        """Return the tensors whose first rows stay as they are while units are frozen."""
+        """Return the tensors whose first rows do not change while units are frozen."""
         if self.recipe.sweep is None or not self.recipe.sweep.atoms_only:
             return self.unit_tensors()
         atoms = self.weights.of_atoms()
         return [*atoms, *self.moments(atoms)]
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that a resumed run needs, by name; the rest follows from the recipe, seed and step.
+        """Return everything that a resumed run needs, by name, besides the recipe, seed and step.
 
-        Raise `NotFinite` if any of it is NaN or infinite: nobody could resume from that.
+        Raise `NotFinite` if any of it is NaN or infinite, since no run could be resumed from it.
         """
+        units = self.mesh.units
+        return {name: units.join(part) if spread else part for name, (part, spread) in self.parts().items()}
+
+    def parts(self) -> dict[str, tuple[Tensor, bool]]:
+        """Return what this rank has of `state`, and of each tensor whether its rows are spread over ranks."""
         self._check_weights()
-        units, weights = self.mesh.units, self.weights
-        tensors = {
-            f"sae/{name}": weights.join(name, tensor, units) for name, tensor in weights.state().items()
+        weights = self.weights
+        found = {
+            f"sae/{name}": (tensor, weights.has_units(name, tensor))
+            for name, tensor in weights.state().items()
         }
         for name, parameter in weights.named().items():
             state = self.optimizer.state.get(parameter, {})
-            tensors |= {
-                f"adam/{name}/{key}": weights.join(name, value, units) for key, value in state.items()
+            found |= {
+                f"adam/{name}/{key}": (value, weights.has_units(name, value)) for key, value in state.items()
             }
-        counters = {"last_fired": units.join(self.last_fired), "skipped": torch.tensor(self.skipped)}
-        return tensors | counters
+        return found | {"last_fired": (self.last_fired, True), "skipped": (torch.tensor(self.skipped), False)}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Put this member back to where it was when `state` was called, on any number of ranks."""
+        """Restore this member from the output of `state`, on any number of ranks."""
         weights, mine = self.weights, self.mine
         weights.restore({name: weights.cut(name, t, mine) for name, t in _below("sae/", state).items()})
         for name, parameter in weights.named().items():
@@ -298,7 +329,7 @@ class Member:
 
     @torch.no_grad()
     def explained_variance(self, x: Float[Tensor, "B d"], step: int) -> float:
-        """Return the share of a batch's variance that is reconstructed; x are its rows here, scaled."""
+        """Return the explained variance of a batch; x are its scaled rows on this rank."""
         rows, units = self.mesh.rows, self.mesh.units
         code = encode(self.sae, x, self.k_at(step) if self.has_k else None, self.mesh)
         explained = units.sum_(kernels.decode(*code, self.sae.decoder))
@@ -314,7 +345,7 @@ class Member:
     def finish(self) -> SAE:
         """Return the SAE in its current state, for raw activations: the input scale is folded in."""
         self._check_weights()
-        # on the host: a device that is full has no room for a second copy
+        # on the host, since the device may have no memory for a second copy
         units = self.mesh.units
         found = {name: self.weights.join(name, t, units) for name, t in self.sae.state_dict().items()}
         tensors = {name: tensor.to("cpu", copy=True) for name, tensor in found.items()}
@@ -326,8 +357,8 @@ class Member:
         spoiled = torch.tensor(not are_finite([*weights, *self.moments(weights)]), dtype=torch.float32)
         if bool(self.mesh.everyone.max_(spoiled)):
             raise NotFinite(
-                f"{self.name}: a step has made weights NaN or infinite: "
-                f"train with a lower rate than lr.peak={self.recipe.lr.peak:g}."
+                f"{self.name}: a step has made weights NaN or infinite: use a lower learning rate than "
+                f"lr.peak={self.recipe.lr.peak:g}."
             )
 
 

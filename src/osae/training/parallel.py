@@ -1,4 +1,4 @@
-"""One SAE on several ranks: which units and gradients are whose."""
+"""One SAE on several ranks: how units and gradients are divided."""
 
 from dataclasses import replace
 
@@ -13,11 +13,11 @@ from osae.training.weights import Weights
 
 
 def check_mesh(recipe: Recipe, mesh: Mesh) -> None:
-    """Raise `ValueError` if the batch or the units of a recipe cannot be shared among so many ranks."""
+    """Raise `ValueError` if the batch or the units of a recipe cannot be divided among that many ranks."""
     if recipe.batch % mesh.rows.size:
         raise ValueError(
-            f"batch={recipe.batch} cannot be shared equally by {mesh.rows.size} ranks: "
-            f"ask for a multiple, such as {-(-recipe.batch // mesh.rows.size) * mesh.rows.size}."
+            f"batch={recipe.batch} cannot be divided equally among {mesh.rows.size} ranks: give a multiple, "
+            f"such as {-(-recipe.batch // mesh.rows.size) * mesh.rows.size}."
         )
     if recipe.sae.units < mesh.units.size:
         raise ValueError(
@@ -31,7 +31,7 @@ def take_units(sae: SAE, mine: slice) -> SAE:
     if count == config.units:
         return sae
     sparsifier = config.sparsifier
-    if isinstance(sparsifier, TopK | BatchTopK):  # of which training asks for as many as it needs
+    if isinstance(sparsifier, TopK | BatchTopK):  # of which training requests as many as it needs
         sparsifier = replace(sparsifier, k=min(sparsifier.k, count))
     tensors = {name: t if name == "decoder_bias" else t[mine].clone() for name, t in sae.state_dict().items()}
     return SAE.from_tensors(replace(config, units=count, sparsifier=sparsifier), tensors)
@@ -39,7 +39,7 @@ def take_units(sae: SAE, mine: slice) -> SAE:
 
 @torch.no_grad()
 def share_gradients(weights: Weights, mesh: Mesh) -> None:
-    """Give every rank the gradients of the whole batch, for its own units and for what all units share."""
+    """Give every rank the gradients of the whole batch, for its own units and for shared parameters."""
     if mesh.everyone.size == 1:
         return
     if weights.sae.decoder_bias.grad is not None:
@@ -50,7 +50,7 @@ def share_gradients(weights: Weights, mesh: Mesh) -> None:
 
 @torch.no_grad()
 def clip_gradients(weights: Weights, most: float, mesh: Mesh) -> None:
-    """Shorten the gradients of all parameters on all ranks together to a norm of at most `most`."""
+    """Scale the gradients of all parameters on all ranks to a joint norm of at most `most`."""
     parameters = weights.named()
     if mesh.units.size == 1:
         torch.nn.utils.clip_grad_norm_(parameters.values(), most)

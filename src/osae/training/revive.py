@@ -1,4 +1,4 @@
-"""Revival: dead or spare units get new directions, measured on rows that the SAE reconstructs poorly.
+"""Revival: dead or spare units get new directions, based on rows that the SAE reconstructs poorly.
 
 Shapes: n samples, d width, m units. Units that change restart without optimizer momentum.
 """
@@ -17,15 +17,17 @@ from osae.sparsify import JumpReLU, starting_threshold
 if TYPE_CHECKING:
     from osae.training.member import Member
 
-ROUNDS = 10  # of two-means and of the search for a shared direction; both settle in three or four
-WORST = 2  # one row in this many, the worst reconstructed, is considered
+ROUNDS = (
+    10  # iterations of two-means and of the search for a shared direction; both converge in three or four
+)
+WORST = 2  # the worst reconstructed row out of this many is considered
 ALIGNED = 0.5  # cosine above which a new direction counts as explaining a row
 LEAST_SAMPLES = 20  # a unit that fires less often is not split: its two halves would be noise
 
 
 @torch.no_grad()
 def revive(member: "Member", rows: Tensor, done: int) -> None:
-    """Give idle units of the member new directions, as its recipe says, measured on these (scaled) rows."""
+    """Give idle units of the member new directions according to its recipe, based on these (scaled) rows."""
     placed = member.placed_at(done - 1)
     code = member.sae.encode(rows, k=member.k_at(done - 1))
     residual = rows - member.sae.decode(code)
@@ -55,7 +57,7 @@ def _resample(member: "Member", residual: Tensor, placed: int, done: int) -> Non
 
 
 def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, placed: int, done: int) -> None:
-    """Move each spare unit to where it lowers the error most: half of a unit, or what no unit explains."""
+    """Move each spare unit to where it lowers the error most: half of a unit, or an unexplained direction."""
     sae, energy, count = member.sae, values.square().sum(0), (values > 0).sum(0)
     if not bool(count.any()):
         return
@@ -77,7 +79,7 @@ def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, plac
         direction = unexplained_direction(residual)
         explained = _explained(residual, direction.unsqueeze(0), aligned=ALIGNED)
         if max(by_halving, explained.square().sum()) <= energy[new]:
-            continue  # what it does now is worth more
+            continue  # its current contribution is larger
         if by_halving > explained.square().sum():
             _halve(member, old, new, halves, done)
             residual[where] = left
@@ -89,7 +91,7 @@ def _split(member: "Member", residual: Tensor, values: Tensor, weak: float, plac
 
 
 def _halve(member: "Member", old: int, new: int, halves: Tensor, done: int) -> None:
-    """Replace one unit by two; each keeps what the encoder has learned, turned as its atom is."""
+    """Replace one unit with two; each keeps the learned encoder, rotated with its atom."""
     sae, both = member.sae, torch.tensor([old, new])
     turned = sae.encoder[old] + halves - sae.decoder[old]
     bias = sae.encoder_bias[old].clone()
@@ -105,7 +107,7 @@ def _explained(rows: Tensor, directions: Tensor, *, aligned: float = 0.0) -> Ten
 
 
 def unexplained_direction(residual: Float[Tensor, "n d"]) -> Float[Tensor, "d"]:
-    """Return a direction that many rows share: that of the worst row, drawn towards large rows near it."""
+    """Return a direction that many rows share: that of the worst row, moved towards large rows near it."""
     lengths = residual.norm(dim=-1)
     residual = residual / lengths.max().clamp(min=1e-30)  # so that the cubes below do not overflow
     direction = normalize(residual[lengths.argmax()], dim=0)
@@ -138,11 +140,13 @@ def _replace(
     encoder: Float[Tensor, "m d"],
     done: int,
 ) -> None:
-    """Give units new atoms and encoders; their biases, moments and counters start afresh."""
+    """Give units new atoms and encoders; reset their biases, moments and counters."""
     for moments in member.moments(member.weights.per_unit()):
         moments[units] = 0
     member.sae.encoder_bias[units] = 0
-    if isinstance(sparsifier := member.recipe.sae.sparsifier, JumpReLU):  # others share one threshold
+    if isinstance(
+        sparsifier := member.recipe.sae.sparsifier, JumpReLU
+    ):  # other sparsifiers share one threshold
         member.sae.threshold[units] = starting_threshold(sparsifier)
     member.last_fired[units] = done
     member.weights.replace(units, decoder, encoder)

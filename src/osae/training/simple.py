@@ -1,7 +1,8 @@
-"""Training in one call, for a notebook: activations in, an SAE out."""
+"""Training in a single call, for notebooks: activations in, an SAE out."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import index
 from os import PathLike
 from typing import Any
@@ -15,16 +16,19 @@ from osae.data.shards import Shards
 from osae.data.source import MemoryRows, MixedRows, Source
 from osae.defaults import BATCH
 from osae.devices import choose_device
+from osae.interop import Loaded, SAELike, load
 from osae.model import SAE
 from osae.objective import Terms
 from osae.progress import ProgressBar
-from osae.recipes import Recipe, Task
+from osae.recipes import Recipe, Task, continue_from
 from osae.recipes import recipe as find_recipe
+from osae.sparsify import find_k
 from osae.training.loop import Action, train
 from osae.training.member import Member
+from osae.training.start import describe_start
 
-BATCHES = 8  # the rows fill at least this many batches, unless a batch is asked for
-STEPS = 2000
+BATCHES = 8  # the rows fill at least this many batches, unless a batch size is given
+STEPS = 4000
 
 Activations = Tensor | np.ndarray | Sequence[Any] | Shards | str | PathLike[str]
 
@@ -38,28 +42,38 @@ def fit(
     samples: int | None = None,
     batch: int | None = None,
     seed: int = 0,
+    start: SAELike | None = None,
     device: str = "cpu",
+    precision: str = "fp32",
     progress: bool = True,
 ) -> SAE:
     """Return an SAE trained on the activations x, one row per sample.
 
-    `recipe` is the name of a recipe for activations (see `osae recipes`), which takes the number of `units`
-    and of active units `k`; or a `Recipe`, which already sets all of that.
+    `recipe` is the name of a recipe for activations (see `osae recipes`), which needs the number of `units`
+    and of active units `k`; or a `Recipe`, which already sets both.
 
     `x` is a matrix (a tensor, an array, or anything that numpy reads as one), or activations on disk:
     `Shards`, or the path of a folder that `osae harvest` wrote or of an .npy file.
 
-    `samples` is how many rows are seen in all, each several times if need be: by default enough for 2,000
-    steps, and at least one pass over the rows. `batch` is the number of rows in a step: by default 2,048, or
-    an eighth of the rows if that is less.
+    `samples` is the total number of rows to train on, repeating rows if necessary: by default enough for
+    4,000 steps, and at least one pass over the rows. `batch` is the number of rows per step: by default 512,
+    or an eighth of the rows if that is less.
 
-    `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `progress` shows a progress bar
-    on a terminal and in a notebook, and prints a line now and then elsewhere.
+    `start` is an SAE to start from, from any library: a path, an `SAE`, or the result of `osae.load`. The
+    number of units, and of active units if it is fixed, are then taken from it, and k is not warmed up. In a
+    `Recipe`, only the start is replaced.
+
+    `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `precision` applies to products
+    with the encoder: "fp32", "tf32" or "bf16"; the last two are faster only on CUDA devices. `progress` shows
+    a progress bar in a terminal or notebook, and prints an occasional line elsewhere.
     """
     seed, device = _whole_number("seed", seed, least=0), choose_device(device)
     source = _open_rows(x)
-    chosen = _complete(recipe, source, {"units": units, "k": k, "samples": samples, "batch": batch})
-    member = Member(chosen, seed, source.block(0), device=device)
+    asked = {"units": units, "k": k, "samples": samples, "batch": batch}
+    given = None if start is None else load(start)
+    chosen = _complete(recipe, source, asked) if given is None else _start_from(given, recipe, source, asked)
+    at_start = given and given.sae
+    member = Member(chosen, seed, source.block(0), device=device, start=at_start, precision=precision)
     with _show_progress(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)
     return member.finish()
@@ -78,28 +92,45 @@ def _open_rows(x: Activations) -> Source:
 def _to_matrix(x: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "N d"]:
     """Return x in single precision; raise `ValueError` if it is not a matrix of numbers."""
     try:
-        # a copy is made only of what is not a writable array of this type already
+        # copied only if it is not already a writable array of this type
         rows = x.detach().float() if isinstance(x, Tensor) else np.require(x, np.float32, ["C", "W"])
         rows = rows.cpu() if isinstance(rows, Tensor) else torch.from_numpy(rows)
     except (TypeError, ValueError) as error:
         raise ValueError(f"x, a {type(x).__name__}, is not a numeric matrix: {error}") from error
     if rows.ndim != 2 or 0 in rows.shape:
-        raise ValueError(f"x has the shape {tuple(rows.shape)}: give a matrix with one row per sample.")
+        raise ValueError(f"x has shape {tuple(rows.shape)}: give a matrix with one row per sample.")
     return rows
 
 
 def _complete(recipe: Recipe | str, source: Source, asked: dict[str, int | None]) -> Recipe:
-    """Return the recipe itself, or the named one with the sizes that are asked for."""
+    """Return the recipe itself, or the named one with the requested sizes."""
     width = source.block(0).shape[1]
     if not isinstance(recipe, Recipe | str):
         raise ValueError(f"recipe is of type {type(recipe).__name__}: give the name of a recipe or a Recipe.")
     if isinstance(recipe, str):
         return find_recipe(recipe, _task(recipe, width, source, asked))
     if extra := [f"{name}={value}" for name, value in asked.items() if value is not None]:
-        raise ValueError(f"{', '.join(extra)} cannot be combined with a Recipe, which already sets it.")
+        raise ValueError(
+            f"{', '.join(extra)} cannot be combined with a Recipe, which already sets it: remove it, or give "
+            "the name of a recipe."
+        )
     if recipe.sae.width != width:
-        raise ValueError(f"x has width {width} and the recipe is for {recipe.sae.width}: they must agree.")
+        raise ValueError(
+            f"x has width {width}, but the recipe is for width {recipe.sae.width}: give a recipe for this "
+            "width."
+        )
     return recipe
+
+
+def _start_from(given: Loaded, recipe: Recipe | str, source: Source, asked: dict[str, int | None]) -> Recipe:
+    """Return the recipe with a start from an SAE, and with its sizes."""
+    start = describe_start(given)
+    if isinstance(recipe, Recipe):
+        return replace(_complete(recipe, source, asked), start=start)
+    if (units := asked["units"]) not in (None, given.units):
+        raise ValueError(f"units={units}: {given.path}, to start from, has {given.units}; leave units out.")
+    sizes = {"units": given.units, "k": asked["k"] or find_k(given.require_sae().config.sparsifier)}
+    return continue_from(_complete(recipe, source, asked | sizes), start)
 
 
 def _task(name: str, width: int, source: Source, asked: dict[str, int | None]) -> Task:
@@ -126,7 +157,7 @@ def _whole_number(name: str, value: Any, *, least: int = 1) -> int:
 
 @contextmanager
 def _show_progress(title: str, steps: int, *, shown: bool) -> Iterator[list[Action]]:
-    """Yield an action that reports the steps and the loss, or none if nothing is to be shown."""
+    """Yield an action that reports the steps and the loss, or none if progress is not shown."""
     if not shown:
         yield []
         return

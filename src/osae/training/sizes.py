@@ -1,4 +1,4 @@
-"""The sizes of a training run, from which its needs are forecast before it starts."""
+"""The sizes of a training run, from which its requirements are forecast before it starts."""
 
 import time
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from osae.data.source import MIXED_NUMBERS, Live, OnDisk, SourceSpec
 from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
 from osae.forecast import Training
 from osae.kernels import DENSE_SHARE, batch
-from osae.recipes import FromData, Recipe
+from osae.recipes import FromData, FromModes, Recipe
 from osae.revival import Resample, Split
 from osae.sparsify import BatchTopK, TopK
 from osae.training.member import REVIVAL_NUMBERS, REVIVAL_ROWS
 
-CANDIDATES = 4  # arrays of the candidates of BatchTopK, for each array of a code
-PROBE = 2**29  # multiplications that the speed of this machine is measured with: some hundredths of a second
+CANDIDATES = 4  # arrays of BatchTopK's candidates per array of a code
+PROBE = 2**29  # multiplications for measuring the speed of this machine: some hundredths of a second
 PRODUCTS, DENSE_PRODUCTS = 2.0, 12.0  # of the encoder, that take as long as a step with sparse or dense codes
 
 
 def measure_training(
     recipes: Sequence[Recipe], seeds: Sequence[int], source: SourceSpec, snapshots: int = 0
 ) -> Training:
-    """Return the sizes of a run of every recipe with every seed."""
+    """Return the sizes of a run that trains every recipe with every seed."""
     first = recipes[0]
     rows, blocks = _measure_source(source, first.sae.width, len(seeds))
     return Training(
@@ -37,6 +37,7 @@ def measure_training(
         block=rows,
         blocks=blocks,
         start_rows=max(_count_start_rows(recipe, rows) for recipe in recipes),
+        mode_units=max(map(_count_modes, recipes)),
         revival_rows=max(_count_revival_rows(recipe, rows) for recipe in recipes),
         sorted_k=max(_find_sorted_k(recipe) for recipe in recipes),
         world_units=source.units if isinstance(source, SparseWorld) else 0,
@@ -45,7 +46,7 @@ def measure_training(
 
 
 def forecast_seconds(size: Training, steps: int) -> float:
-    """Return about how long so many steps take on this CPU, from the time of one product."""
+    """Return an estimate of how long that many steps take on this CPU, from the time of one product."""
     rows = max(1, min(size.batch, PROBE // (size.units * size.width)))
     x, encoder = torch.ones(rows, size.width), torch.ones(size.units, size.width)
     times = []
@@ -58,7 +59,10 @@ def forecast_seconds(size: Training, steps: int) -> float:
 
 
 def _count_entries(recipe: Recipe) -> int:
-    """Return the most entries of a code in training; all units where every pre-activation is needed."""
+    """Return the maximum number of entries of a code in training.
+
+    All units if every pre-activation is needed.
+    """
     sparsifier, units = recipe.sae.sparsifier, recipe.sae.units
     match sparsifier:
         case TopK(k):
@@ -70,18 +74,18 @@ def _count_entries(recipe: Recipe) -> int:
 
 
 def _warmed_up(recipe: Recipe, k: int) -> int:
-    """Return the k that the warm-up starts from."""
+    """Return the k at the start of the warm-up."""
     warmup = recipe.k_warmup
     return max(k, (warmup.start or recipe.sae.units) if warmup and warmup.share > 0 else 0)
 
 
 def _find_sorted_k(recipe: Recipe) -> int:
-    """Return how many units are active when units are sorted at the end; 0 if they are not."""
+    """Return how many units are active when units are sorted at the end; 0 if they are not sorted."""
     return getattr(recipe.sae.sparsifier, "k", recipe.sae.units) if recipe.resort else 0
 
 
 def _measure_source(source: SourceSpec, width: int, seeds: int) -> tuple[int, int]:
-    """Return how many rows a block of the data has, and how many blocks are in memory."""
+    """Return the number of rows in a block of the data, and the number of blocks in memory."""
     match source:
         case OnDisk(path):
             rows, most = Shards(path).rows, max(1, MIXED_NUMBERS // width)
@@ -96,7 +100,13 @@ def _measure_source(source: SourceSpec, width: int, seeds: int) -> tuple[int, in
 
 
 def _count_start_rows(recipe: Recipe, rows: int) -> int:
-    return min(recipe.start.samples, max(1, rows // 2)) if isinstance(recipe.start, FromData) else 0
+    return (
+        min(recipe.start.samples, max(1, rows // 2)) if isinstance(recipe.start, FromData | FromModes) else 0
+    )
+
+
+def _count_modes(recipe: Recipe) -> int:
+    return recipe.sae.units * len(recipe.start.shares) if isinstance(recipe.start, FromModes) else 0
 
 
 def _count_revival_rows(recipe: Recipe, rows: int) -> int:

@@ -1,21 +1,35 @@
-"""Where training starts: from noise, from principal directions, or from clusters of the data."""
+"""Starting points for training: noise, the data, or an SAE."""
 
+from pathlib import Path
 from typing import assert_never
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from osae.arrays import IN_MEMORY
 from osae.devices import single_thread
+from osae.interop import Loaded, load
 from osae.model import SAE
-from osae.recipes import FromData, FromKMeans, FromNoise, Recipe
+from osae.recipes import FromData, FromKMeans, FromModes, FromNoise, FromSAE, Recipe
 from osae.seeds import generator
+from osae.sparsify import starting_threshold
+from osae.training.modes import sae_from_modes
+
+UNIT = 1e-5  # an atom whose norm is this close to one is left unchanged
 
 
-@single_thread()  # sums and eigenvectors depend on the number of threads in their last bits
+@single_thread()  # the last bits of sums and eigenvectors depend on the number of threads
 @torch.no_grad()
-def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
-    """Return a new SAE for this seed; `rows` are the (scaled) activations that it starts from."""
+def start_sae(
+    recipe: Recipe, rows: Float[Tensor, "N d"], seed: int, *, scale: float = 1.0, given: SAE | None = None
+) -> SAE:
+    """Return a new SAE for this seed; `rows` are the activations that it starts from, times `scale`.
+
+    `given` is the SAE that the recipe starts from, if it is already in memory.
+    """
+    if isinstance(recipe.start, FromSAE):
+        return take_over(recipe, given or find_start(recipe.start).require_sae(), scale)
     sae = SAE(recipe.sae, generator=generator(seed, "start"))
     match recipe.start:
         case FromNoise():
@@ -24,6 +38,9 @@ def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
             sae = SAE(recipe.sae, atoms=_with_principal_directions(sae.decoder, rows, samples, seed))
         case FromKMeans(samples, rounds):
             sae = SAE(recipe.sae, atoms=_with_clusters(sae.decoder, rows, samples, rounds, seed))
+        case FromModes(samples, shares):
+            chosen = _choose_rows(rows, samples, seed)
+            sae = sae_from_modes(recipe.sae, chosen, shares, generator(seed, "start", "modes"))
         case _:
             assert_never(recipe.start)
     if recipe.sae.decoder_bias:
@@ -31,21 +48,76 @@ def start_sae(recipe: Recipe, rows: Float[Tensor, "N d"], seed: int) -> SAE:
     return sae
 
 
+def describe_start(loaded: Loaded) -> FromSAE:
+    """Return the start from an SAE as data; raise `ValueError` if it cannot be trained further."""
+    scaling = loaded.require_sae().config.scaling
+    if scaling is not None:
+        raise ValueError(
+            f"{loaded.path} scales each input separately ({scaling}), which cannot be trained: start from "
+            "another SAE."
+        )
+    return FromSAE(locate(loaded.path), loaded.sha256)
+
+
+def locate(path: str) -> str:
+    """Return a path that is valid in any folder, since a run may be resumed from another one."""
+    return path if path == IN_MEMORY or path.startswith("hf:") else str(Path(path).absolute())
+
+
+def find_start(start: FromSAE) -> Loaded:
+    """Load the SAE that a recipe starts from; raise `ValueError` if it has changed since."""
+    if start.path == IN_MEMORY:
+        raise ValueError(
+            "this recipe starts from an SAE that was in memory: pass it again, or save it to disk."
+        )
+    loaded = load(start.path)
+    if start.sha256 and loaded.sha256 != start.sha256:
+        raise ValueError(
+            f"{start.path} differs from the SAE that training started from: restore the original."
+        )
+    return loaded
+
+
+def take_over(recipe: Recipe, sae: SAE, scale: float) -> SAE:
+    """Return an SAE with the recipe's choices and the weights of another SAE, for inputs times `scale`.
+
+    Atoms are scaled to unit norm, and encoders are multiplied by the norms instead: reconstructions stay the
+    same as long as the same units fire.
+    """
+    wanted, found = (recipe.sae.width, recipe.sae.units), (sae.config.width, sae.config.units)
+    if wanted != found:
+        raise ValueError(
+            f"the SAE to start from has width {found[0]} and {found[1]} units, but the recipe is for "
+            f"{wanted[0]} and {wanted[1]}: give a recipe of the same sizes."
+        )
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in sae.state_dict().items()}
+    norms = tensors["decoder"].norm(dim=-1)
+    if float((norms - 1).abs().max()) > UNIT:
+        gain = torch.where(norms > 0, norms, 1.0)
+        tensors["decoder"] /= gain[:, None]
+        tensors["encoder"] *= gain[:, None]
+        tensors["encoder_bias"] *= gain
+        tensors["threshold"] *= gain
+    if not isinstance(recipe.sae.sparsifier, type(sae.config.sparsifier)):
+        tensors["threshold"] = torch.full_like(norms, starting_threshold(recipe.sae.sparsifier) / scale)
+    return SAE.from_tensors(recipe.sae, tensors).fold_scale(1 / scale)
+
+
 def _with_principal_directions(noise: Tensor, rows: Tensor, samples: int, seed: int) -> Tensor:
-    """Return the atoms with the first of them replaced by the directions of a random choice of rows."""
+    """Return the atoms, with the first ones replaced by principal directions of randomly chosen rows."""
     directions = signed_principal_directions(_choose_rows(rows, samples, seed), len(noise))
     return torch.cat([directions, noise[len(directions) :]])
 
 
 def _with_clusters(noise: Tensor, rows: Tensor, samples: int, rounds: int, seed: int) -> Tensor:
-    """Return the atoms with the first of them replaced by the clusters of a random choice of rows."""
+    """Return the atoms, with the first ones replaced by clusters of randomly chosen rows."""
     chosen = _choose_rows(rows, samples, seed)
     clusters = cluster_directions(chosen - chosen.mean(0), len(noise), rounds)
     return torch.cat([clusters, noise[len(clusters) :]])
 
 
 def _choose_rows(rows: Tensor, samples: int, seed: int) -> Tensor:
-    """Return some rows, in random order; at most half of them: all would be the same for all seeds."""
+    """Return some rows in random order, at most half of them, so that seeds differ."""
     shuffled = torch.randperm(len(rows), generator=generator(seed, "start", "rows"))
     return rows[shuffled[: min(samples, max(1, len(rows) // 2))]]
 
@@ -53,9 +125,9 @@ def _choose_rows(rows: Tensor, samples: int, seed: int) -> Tensor:
 def cluster_directions(rows: Float[Tensor, "N d"], clusters: int, rounds: int) -> Float[Tensor, "n d"]:
     """Return the directions of the clusters that k-means finds among the directions of the rows.
 
-    The first rows are the first centres; there are no more clusters than rows. A row belongs to the centre of
-    the largest cosine, and a centre becomes the direction of the sum of its rows. One that no row belongs to
-    stays as it is.
+    The first rows are the first centres; there are no more clusters than rows. A row belongs to the centre
+    with the largest cosine, and a centre becomes the direction of the sum of its rows. A centre without rows
+    does not change.
     """
     directions = torch.nn.functional.normalize(rows, dim=-1)
     centres = directions[:clusters].clone()

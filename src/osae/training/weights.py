@@ -1,4 +1,4 @@
-"""The weights of an SAE in training: the parameters of its dictionary, and the matrices they give."""
+"""The weights of an SAE in training: the parameters of its dictionary, and the resulting matrices."""
 
 from collections.abc import Mapping
 
@@ -14,16 +14,17 @@ BESIDES = ("encoder_bias", "decoder_bias", "threshold")  # parameters that belon
 
 
 class Weights:
-    """The parameters that are trained. Nobody else writes to the encoder or the decoder of the SAE.
+    """The trained parameters.
 
-    A matrix that the dictionary stores as it is, is the parameter itself. Any other is computed after every
-    change of the parameters, and its gradient is passed on to them.
+    Nothing else writes to the encoder or the decoder of the SAE. If the dictionary stores a matrix directly,
+    the matrix is the parameter itself. Otherwise, it is computed after every change of the parameters, and
+    its gradient is passed on to them.
     """
 
     def __init__(
         self, sae: SAE, dictionary: Dictionary, rows: Float[Tensor, "N d"], generator: torch.Generator
     ):
-        """Take over the matrices of `sae`; `rows` are the activations that it starts from."""
+        """Start from the matrices of `sae`; `rows` are the activations that it starts from."""
         self.sae, self.dictionary = sae, dictionary
         device, centred = sae.decoder.device, rows - sae.decoder_bias.detach().to(rows.device)
         constants = dictionary.draw_constants(centred, generator)
@@ -42,7 +43,7 @@ class Weights:
         self.refresh()
 
     def named(self) -> dict[str, nn.Parameter]:
-        """Return every parameter of the SAE by name, those of the dictionary first."""
+        """Return every parameter of the SAE by name, with those of the dictionary first."""
         return self.parameters | {name: getattr(self.sae, name) for name in BESIDES}
 
     def per_unit(self) -> list[Tensor]:
@@ -54,47 +55,55 @@ class Weights:
         return [self.parameters[name] for name in self.dictionary.atom_parameters]
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradients that a backward pass has left, those of computed matrices too."""
+        """Return the gradients of the last backward pass, including those of computed matrices."""
         tensors = (*self.named().values(), *(getattr(self.sae, name) for name in self.computed))
         return [tensor.grad for tensor in tensors if tensor.grad is not None]
 
     def join(self, name: str, tensor: Tensor, ranks: Ranks) -> Tensor:
         """Return the whole of what belongs to a parameter or constant, from the parts of all ranks."""
-        return ranks.join(tensor) if self._has_units(name, tensor) else tensor
+        return ranks.join(tensor) if self.has_units(name, tensor) else tensor
 
     def cut(self, name: str, tensor: Tensor, mine: slice) -> Tensor:
         """Return the rows of these units of what `join` returned."""
-        return tensor[mine] if self._has_units(name, tensor) else tensor
+        return tensor[mine] if self.has_units(name, tensor) else tensor
 
-    def _has_units(self, name: str, tensor: Tensor) -> bool:
+    def has_units(self, name: str, tensor: Tensor) -> bool:
         """Return whether it has one row per unit; the number of steps of an optimizer, for one, has not."""
         return tensor.ndim > 0 and name != "decoder_bias" and name not in self.constants
 
     def zero_grad(self) -> None:
-        """Drop all gradients, those of computed matrices too."""
+        """Drop all gradients, including those of computed matrices."""
         for tensor in (*self.named().values(), self.sae.decoder, self.sae.encoder):
             tensor.grad = None
 
-    def pull_back(self) -> None:
-        """Pass the gradients of computed matrices on to the parameters, and project them all."""
+    def pull_back(self, *, project: bool = True) -> None:
+        """Pass the gradients of computed matrices on to the parameters.
+
+        `project` them unless the step does.
+        """
         grads = {name: getattr(self.sae, name).grad for name in self.computed}
         grads = {name: grad for name, grad in grads.items() if grad is not None}
         if grads:
             with torch.enable_grad():
                 built = self._build()._asdict()
             torch.autograd.backward([built[name] for name in grads], list(grads.values()))
-        with torch.no_grad():
-            self.dictionary.project_gradients_(self.parameters)
+        if project:
+            with torch.no_grad():
+                self.dictionary.project_gradients_(self.parameters)
 
     @torch.no_grad()
-    def constrain(self) -> None:
-        """Put the parameters back where they are allowed to be, after an optimizer step."""
-        self.dictionary.constrain_(self.parameters)
+    def constrain(self, *, dictionary: bool = True) -> None:
+        """Project the parameters back onto their constraints, after an optimizer step.
+
+        Those of the `dictionary` are projected only if the step has not done so itself.
+        """
+        if dictionary:
+            self.dictionary.constrain_(self.parameters)
         self.sae.threshold.clamp_(min=0)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Compute the matrices that follow from the parameters, after these have changed."""
+        """Recompute the matrices after the parameters have changed."""
         if self.computed:
             built = self._build()._asdict()
             for name in self.computed:
@@ -104,21 +113,22 @@ class Weights:
     def replace(
         self, units: Int[Tensor, "m"], decoder: Float[Tensor, "m d"], encoder: Float[Tensor, "m d"]
     ) -> None:
-        """Give some units these atoms and encoders, or those nearest to them that the dictionary allows."""
+        """Give some units these atoms and encoders, or the nearest ones that the dictionary allows."""
         rows = self.dictionary.invert(Matrices(decoder, encoder), self.constants)
         for name, tensor in rows.items():
             self.parameters[name][units] = tensor
         self.refresh()
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that the matrices and biases follow from, by name."""
+        """Return everything that determines the matrices and biases, by name."""
         return {**self.named(), **self.constants}
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Copy what `state` returned back into place.
+        """Restore the output of `state`.
 
-        In place, because the last bits of a product depend on how its operands are aligned in memory.
+        Tensors are copied in place, because the last bits of a product depend on how its operands are aligned
+        in memory.
         """
         for name, tensor in {**self.named(), **self.constants}.items():
             tensor.copy_(state[name])
