@@ -93,7 +93,7 @@ def test_a_model_and_a_layer_are_stored_or_refused(to, tmp_path):
     try:
         convert(sae, tmp_path / "out", to=to, model="some-model", layer=77)
     except ValueError as error:
-        assert "leave both out" in str(error)  # noqa: PT017
+        assert "remove both" in str(error)  # noqa: PT017
         assert not (tmp_path / "out").exists()
     else:
         stored = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))

@@ -80,7 +80,7 @@ def test_config_that_asks_for_a_huge_sae_allocates_nothing(tmp_path):
     about = read_json(tmp_path / "sae.json")
     about["config"] |= {"width": 10**9, "units": 10**9}
     (tmp_path / "sae.json").write_text(json.dumps(about))
-    assert "sae.json makes it (1000000000, 1000000000)" in outcome(tmp_path)
+    assert "sae.json requires (1000000000, 1000000000)" in outcome(tmp_path)
 
 
 def nested(depth):
@@ -91,14 +91,14 @@ def nested(depth):
 def test_deeply_nested_entries_are_refused(tmp_path):
     for depth in (60, 5_000, 100_000):
         (tmp_path / "ae.pt").write_bytes(nested(depth))
-        assert "ae.pt cannot be read: it is nested more than 50 deep" in outcome(tmp_path)
+        assert "ae.pt cannot be read: it is nested more than 50 levels deep" in outcome(tmp_path)
 
 
 def test_a_file_of_very_many_tensors_is_refused_at_once(tmp_path):
     count = 30_000
     about = {f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(count)}
     (tmp_path / "x.safetensors").write_bytes(safetensors(about, bytes(count)))
-    assert "it holds 30000 entries, and at most 20000 are read" in outcome(tmp_path)
+    assert "it contains 30000 entries, more than the limit of 20000" in outcome(tmp_path)
 
 
 def test_hostile_pickles_are_refused_and_run_nothing(tmp_path):

@@ -190,7 +190,7 @@ def test_a_size_that_contradicts_the_weights_is_refused(to, place, tmp_path):
     part = about["trainer"] if to == "dictionary_learning" else about
     part[names[place]] += 1
     (tmp_path / file).write_text(json.dumps(about))
-    with pytest.raises(ValueError, match=f"says {names[place]}=.*they must agree"):
+    with pytest.raises(ValueError, match=f"says {names[place]}=.*one of them is wrong"):
         load(tmp_path)
 
 
@@ -209,6 +209,6 @@ def test_multi_topk_of_sparsify_is_noted_and_kept(tmp_path):
     (tmp_path / "a/cfg.json").write_text(json.dumps(about | {"multi_topk": True}))
     loaded = load(tmp_path / "a")
     assert loaded.require_sae().config.sparsifier == TopK(4)
-    assert "forward returns 16 units, its encode and ours 4" in loaded.notes[0]
+    assert "forward uses 16 units, while its encode and osae use 4" in loaded.notes[0]
     convert(loaded, tmp_path / "b", to="sparsify")
     assert json.loads((tmp_path / "b/cfg.json").read_text())["multi_topk"] is True

@@ -59,7 +59,7 @@ def test_rows_of_another_width_are_refused(loaded, x):
 
 
 def test_units_that_are_not_there_are_refused(loaded):
-    with pytest.raises(ValueError, match=f"units from 0 to {UNITS}: there are {UNITS}"):
+    with pytest.raises(ValueError, match=f"units from 0 to {UNITS}: give units below {UNITS}"):
         loaded.decode((np.ones((1, 2)), np.array([[0, UNITS]])))
 
 

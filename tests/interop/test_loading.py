@@ -181,7 +181,7 @@ def test_finetuned_saelens_scales_its_code(parts, tmp_path):
     acts = relu((parts.x - parts.b) @ parts.encoder.T + parts.c)
     assert_computes(load(tmp_path), parts.x, acts, factor[:, None] * parts.decoder, parts.b)
     (tmp_path / "cfg.json").write_text(json.dumps(config | {"finetuning_scaling_factor": False}))
-    with pytest.raises(ValueError, match="one must be wrong"):
+    with pytest.raises(ValueError, match="one of the two is wrong"):
         load(tmp_path)
 
 
@@ -298,20 +298,20 @@ def test_run_with_one_sae_is_that_sae_and_with_more_lists_them(tmp_path):
     SAE(SAEConfig(WIDTH, UNITS, TopK(K))).save(tmp_path / "osae-seed0")
     assert load(tmp_path).units == UNITS
     SAE(SAEConfig(WIDTH, UNITS, TopK(K))).save(tmp_path / "osae-seed1")
-    with pytest.raises(ValueError, match="2 SAEs: name one of osae-seed0, osae-seed1"):
+    with pytest.raises(ValueError, match="2 SAEs: give one of osae-seed0, osae-seed1"):
         load(tmp_path)
 
 
 def test_folder_of_folders_lists_them(tmp_path):
     convert(SAE(SAEConfig(WIDTH, UNITS, TopK(K))), tmp_path / "run" / "layers.3", to="sparsify")
-    with pytest.raises(ValueError, match=r"name one of its folders run/layers\.3"):
+    with pytest.raises(ValueError, match=r"give one of its folders run/layers\.3"):
         load(tmp_path)
 
 
 def test_several_files_are_listed(tmp_path):
     for name in ("a.npy", "b.npy"):
         np.save(tmp_path / name, np.eye(3))
-    with pytest.raises(ValueError, match=r"name one of a\.npy, b\.npy"):
+    with pytest.raises(ValueError, match=r"give one of a\.npy, b\.npy"):
         load(tmp_path)
 
 
@@ -349,8 +349,15 @@ def test_hub_address_brings_the_weights_and_their_json(fake_hub, inner):
     assert {name for _, name, _ in fake_hub} == {"layers.3/cfg.json", "layers.3/sae.safetensors"}
 
 
-def test_hub_address_without_weights_lists_folders(fake_hub):
-    with pytest.raises(ValueError, match=r"name one of its folders layers\.3"):
+def test_hub_address_without_a_folder_means_the_only_sae_there_is(fake_hub):
+    assert load("hf:user/repo").format == "sparsify"
+    assert {name for _, name, _ in fake_hub} == {"layers.3/cfg.json", "layers.3/sae.safetensors"}
+
+
+def test_hub_address_without_weights_lists_folders(fake_hub, monkeypatch):
+    names = ["layers.3/sae.safetensors", "layers.4/sae.safetensors"]
+    monkeypatch.setattr(sys.modules["huggingface_hub"], "list_repo_files", lambda repo, revision: names)
+    with pytest.raises(ValueError, match=r"give one of its folders layers\.3, layers\.4"):
         load("hf:user/repo")
     assert fake_hub == []
 

@@ -1,6 +1,6 @@
-"""SAEs of other libraries, read and written without those libraries, and without running code from a file.
+"""Read and write SAEs of other libraries, without those libraries and without running code from a file.
 
-Names are imported when first used: the lists of formats need no torch.
+Names are imported when first used: the lists of formats do not need torch.
 """
 
 from importlib import import_module

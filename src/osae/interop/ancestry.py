@@ -1,4 +1,4 @@
-"""What is recorded about the files that an SAE was made from."""
+"""The recorded history of an SAE: the files from which it was derived."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +12,12 @@ Config = dict[str, Any]
 
 
 def own_words(form: str, config: Config) -> Config:
-    """Return what the file of a format says about where its SAE comes from."""
+    """Return the provenance recorded in the file of a format."""
     return inside(config, "provenance") if form == own.NAME else config
 
 
 def ancestors(form: str, config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield the format and the JSON of the file itself, of the one it was made from, and so on."""
+    """Yield the format and the JSON of the file itself, of the file it was derived from, and so on."""
     while config:
         yield form, config
         about = (
@@ -31,7 +31,7 @@ def ancestors(form: str, config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def find_place(form: str, config: Config) -> Place:
-    """Return where the activations come from, by the first of the files that says so."""
+    """Return where the activations come from, according to the first file that says so."""
     found = Place()
     for name, about in ancestors(form, config):
         said = _place(name, about)
@@ -48,5 +48,5 @@ def _place(form: str, config: Config) -> Place:
 
 
 def find_config(form: str, config: Config, wanted: str) -> Config:
-    """Return the JSON of the first of the files that is in the wanted format; empty if none is."""
+    """Return the JSON of the first file in the wanted format; empty if there is none."""
     return next((about for name, about in ancestors(form, config) if name == wanted), {})

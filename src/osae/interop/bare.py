@@ -1,4 +1,4 @@
-"""A decoder alone: the only matrix in a file, or one of a usual name."""
+"""Bare decoders: the only matrix in a file, or one with a common name."""
 
 from torch import Tensor
 
@@ -20,15 +20,15 @@ NAMES = (
 
 
 def read(found: Found, orientation: Orientation | None) -> Matrices:
-    """Return the decoder with atoms as rows, and how its orientation was decided."""
+    """Return the decoder with atoms as rows, and how its orientation was determined."""
     tensors = {name: held for name, held in found.entries.items() if isinstance(held, Tensor)}
     named = [name for name in NAMES if name in tensors]
     square = [name for name, tensor in tensors.items() if tensor.ndim == 2 and tensor.is_floating_point()]
     if not named and len(square) != 1:
         there = ", ".join(sorted(map(str, found.entries))[:SHOWN]) or "nothing"
         raise ValueError(
-            f"it is in no known SAE format, and its {len(square)} matrices are not a single decoder: "
-            f"it contains {there}."
+            f"it is not in a known SAE format, and it has {len(square)} matrices instead of a single "
+            f"decoder: it contains {there}."
         )
     matrix = found.matrix((named or square)[0])
     by_rows, note = _by_rows(matrix, orientation)

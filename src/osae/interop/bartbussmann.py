@@ -1,7 +1,7 @@
 """bartbussmann's BatchTopK and matryoshka_sae: `sae.pt` and `config.json`; W_enc is d x K, W_dec is K x d.
 
 `b_enc` is always stored, but only the vanilla and the JumpReLU SAE use it; only the JumpReLU SAE does not
-subtract b_dec. `input_unit_norm` scales each input on its own.
+subtract b_dec. `input_unit_norm` scales each input separately.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of a selection within a batch."""
+    """Return the parameters, or only the matrices if units are selected within a batch."""
     config = found.config
     encoder, decoder = found.matrix("W_enc").T, found.matrix("W_dec")
     agree(config, {"act_size": decoder.shape[1], "dict_size": len(decoder)})
@@ -42,7 +42,7 @@ def read(found: Found) -> Parts | Matrices:
         return Matrices(decoder, encoder, f"the sae_type {kind} is not supported.")
     if kind != "topk" and "threshold" not in found:
         return Matrices(
-            decoder, encoder, "it has no threshold to select units by outside of a training batch."
+            decoder, encoder, "it has no threshold with which to select units outside of a training batch."
         )
     sparsifier, threshold = _selection(found, kind, len(decoder))
     return Parts(encoder, decoder, unused, bias, sparsifier, threshold, scaling=scaling)

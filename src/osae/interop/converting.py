@@ -1,4 +1,4 @@
-"""SAEs written in the files of another library."""
+"""Write SAEs in the formats of other libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -12,39 +12,37 @@ from osae.interop.export import Origin, store
 from osae.interop.formats import DESCRIBED, TARGETS, Target, get_writer
 from osae.interop.loading import Loaded, SAELike, load
 from osae.interop.place import Place
+from osae.stores import is_remote, new_folder
 from osae.suggestions import list_choices
 
 
 def convert(
     source: SAELike, out: Path | str, *, to: Target, model: str | None = None, layer: int | None = None
 ) -> None:
-    """Write the SAE into the folder `out`, in the files of the library `to`.
+    """Write the SAE to the folder `out`, in the format of the library `to`.
 
-    Raise `ValueError` if anything would be lost. What its file says about the model goes into the fields that
-    the other library has for it; `model` and `layer`, the block whose output the activations are, override
-    that.
+    Raise `ValueError` if anything would be lost. Metadata about the model is stored in the corresponding
+    fields of the other library; `model` and `layer`, the block whose output the SAE reads, override it.
     """
     if to not in TARGETS:
         raise ValueError(f"to={to!r}: {list_choices(to, TARGETS, 'give one of')}")
     if to not in DESCRIBED and (model, layer) != (None, None):
-        raise ValueError(
-            f"model={model!r}, layer={layer}: files for {to} have no such fields; leave both out."
-        )
+        raise ValueError(f"model={model!r}, layer={layer}: files for {to} have no such fields: remove both.")
     loaded = load(source)
     if loaded.sae is None:
         raise ValueError(f"{loaded.path}: only its matrices could be read, {loaded.notes[0]}")
-    folder = Path(out)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} already contains files: give a new or empty folder.")
-    origin = _describe_origin(loaded, to, model, layer)
+    if not is_remote(out) and Path(out).is_dir() and any(Path(out).iterdir()):
+        raise ValueError(f"{out} already contains files: give a new or empty folder.")
+    origin = describe_origin(loaded, to, model, layer)
     if to == own.NAME:
-        loaded.sae.save(folder, provenance=origin.provenance)
+        loaded.sae.save(out, provenance=origin.provenance)
     else:
-        store(get_writer(to).export(loaded.sae, origin), folder)
+        with new_folder(out) as folder:
+            store(get_writer(to).export(loaded.sae, origin), folder)
 
 
-def _describe_origin(source: Loaded, to: Target, model: str | None, layer: int | None) -> Origin:
-    """Return where the SAE comes from; what is given overrides what its file says."""
+def describe_origin(source: Loaded, to: Target, model: str | None, layer: int | None) -> Origin:
+    """Return the origin of the SAE; given values override its file."""
     said = source.place
     hook = said.hook if layer is None else f"blocks.{layer}.hook_resid_post"
     place = Place(model or said.model, hook, said.context)
@@ -53,7 +51,7 @@ def _describe_origin(source: Loaded, to: Target, model: str | None, layer: int |
 
 
 def _provenance(source: Loaded) -> dict[str, Any]:
-    """Return what is recorded in an exported SAE: its choices, and the file it was read from."""
+    """Return the provenance recorded in an exported SAE: its choices, and the file it was read from."""
     about: dict[str, Any] = {"osae": __version__, "config": to_json(source.require_sae().config)}
     if source.path != IN_MEMORY:
         about["source"] = {

@@ -1,4 +1,4 @@
-"""Crosscoders and cross-layer transcoders: recognised to be named, since they are not SAEs.
+"""Crosscoders and cross-layer transcoders, which are recognised only to report that they are not SAEs.
 
 Their decoder has a matrix for each layer or model that they write to.
 """
@@ -21,7 +21,7 @@ def read(found: Found) -> Matrices:
     """Raise `ValueError`: there is no single decoder."""
     name, shape = _stack(found) or ("", ())
     raise ValueError(
-        f"{name} has the shape {shape}: it is a crosscoder or a cross-layer transcoder, which writes to "
+        f"{name} has shape {shape}: it is a crosscoder or a cross-layer transcoder, which writes to "
         "several layers or models; give an SAE."
     )
 

@@ -25,7 +25,7 @@ from osae.model import SAE
 from osae.sparsify import BatchTopK, JumpReLU, ReLU, TopK
 
 NAME = "dictionary_learning"
-UNKNOWN = "unknown"  # in place of the name of a model
+UNKNOWN = "unknown"  # instead of the name of a model
 _BIASES = ("b_dec", "bias", "decoder.bias", "decoder_bias")
 
 
@@ -84,7 +84,7 @@ def _read_dictionary(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
         return Parts(encoder, decoder, encoder_bias, found.vector("decoder.bias"), ReLU(), pre_bias=False)
     named = trainer.get("dict_class")
     if named not in ("AutoEncoderTopK", "BatchTopKSAE"):
-        why = "it may be an AutoEncoderTopK or a BatchTopKSAE: put its config.json beside it."
+        why = "it may be an AutoEncoderTopK or a BatchTopKSAE: put its config.json next to it."
         return Matrices(decoder, encoder, why)
     parts = Parts(encoder, decoder, encoder_bias, found.vector("b_dec"), TopK(_k(found, trainer)))
     return parts if named == "AutoEncoderTopK" else _select_by_threshold(parts, found)
@@ -94,7 +94,7 @@ def _read_ambiguous(found: Found) -> Matrices:
     """Return the matrices of a file whose tensors fit more than one kind of SAE."""
     why = (
         "it may be an AutoEncoderNew of dictionary_learning, or from Llama Scope, whose threshold is in "
-        "hyperparams.json: put its config.json or hyperparams.json beside it."
+        "hyperparams.json: put its config.json or hyperparams.json next to it."
     )
     return Matrices(found.matrix("decoder.weight").T, found.matrix("encoder.weight"), why)
 
@@ -106,7 +106,7 @@ def _read_plain(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
         threshold = found.vector("threshold")
         return Parts(encoder, decoder, encoder_bias, bias, JumpReLU(), threshold, pre_bias=False)
     if "group_sizes" not in found:
-        return Matrices(decoder, encoder, "it is none of the known dictionary classes.")
+        return Matrices(decoder, encoder, "it is not one of the known dictionary classes.")
     parts = Parts(encoder, decoder, encoder_bias, bias, TopK(_k(found, trainer)))
     ends = ", ".join(map(str, _ends(found, len(decoder))))
     return _select_by_threshold(parts, found).with_note(
@@ -115,7 +115,10 @@ def _read_plain(found: Found, trainer: dict[str, Any]) -> Parts | Matrices:
 
 
 def _select_by_threshold(parts: Parts, found: Found) -> Parts:
-    """Return the same with units above one threshold instead of the k largest; -1 means it was never set."""
+    """Return the same, but selecting units by a threshold instead of the k largest.
+
+    -1 means it was never set.
+    """
     level = found.scalar("threshold")
     assert isinstance(parts.sparsifier, TopK)
     threshold = torch.full((len(parts.decoder),), level)
@@ -132,7 +135,9 @@ def _per_unit_threshold(found: Found) -> bool:
 def _k(found: Found, trainer: dict[str, Any]) -> int:
     stored = {count(part, "k") for part in (found.entries, trainer) if part.get("k") is not None}
     if len(stored) != 1:
-        raise ValueError(f"the file and config.json give {sorted(stored) or 'no'} k: exactly one is needed.")
+        raise ValueError(
+            f"the file and config.json give {sorted(stored) or 'no'} k: exactly one is required."
+        )
     return stored.pop()
 
 
@@ -144,7 +149,9 @@ def _ends(found: Found, units: int) -> tuple[int, ...]:
         )
     listed = [int(size) for size in sizes]
     if min(listed, default=0) < 1 or sum(listed) != units:
-        raise ValueError(f"group_sizes sum to {sum(listed)} and there are {units} units: they must agree.")
+        raise ValueError(
+            f"group_sizes sum to {sum(listed)}, but there are {units} units: the file is damaged."
+        )
     return tuple(sum(listed[: i + 1]) for i in range(len(listed)))
 
 
@@ -167,7 +174,7 @@ def export(sae: SAE, origin: Origin) -> Files:
 
 
 def _describe_place(origin: Origin) -> dict[str, Any]:
-    """Return what the file it was made from says about the trainer, and where the activations come from."""
+    """Return the trainer's settings from the original file, and where the activations come from."""
     place = origin.place
     said = {
         "layer": place.layer,
@@ -185,7 +192,7 @@ def _describe_place(origin: Origin) -> dict[str, Any]:
 
 
 def _state(sae: SAE) -> tuple[dict[str, Tensor], str, str]:
-    """Return the state_dict, and the names of the trainer and of the dictionary class it belongs to."""
+    """Return the state_dict, and the names of its trainer and dictionary class."""
     check_unscaled(sae, NAME)
     tensors = collect_tensors(sae)
     bias, level = tensors["decoder_bias"], tensors["threshold"].clamp(min=0)

@@ -1,7 +1,7 @@
-"""The formats that are read and written: one list for each direction. Needs no torch.
+"""The formats that can be read and written: one list for each direction. Does not need torch.
 
-A format is a module of this package, of the same name, with what `Reader` or `Writer` asks for. To add one,
-write the module and enter its name here; the command line and the documentation derive from these lists.
+A format is a module of this package with the same name, which implements `Reader` or `Writer`. To add one,
+write the module and add its name here; the command line and the documentation use these lists.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from osae.interop.parts import Matrices, Parts
     from osae.model import SAE
 
-# Files of other libraries that are read, in this order: the most distinctive come first.
+# Formats that can be read, in the order in which they are tried: the most distinctive first.
 FORMATS = (
     "crosscoder",
     "overcomplete",
@@ -27,14 +27,14 @@ FORMATS = (
     "gemma_scope",
 )
 Orientation = Literal["rows", "columns"]  # where the atoms of a bare decoder are
-# Files that are written; "osae" are our own.
+# Formats that can be written; "osae" is our own.
 Target = Literal["saelens", "dictionary_learning", "sparsify", "osae"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 DESCRIBED = ("saelens", "dictionary_learning")  # whose files have fields for the model and the layer
 
 
 class Reader(Protocol):
-    """A library's files: how to recognise them, and how to read an SAE from them."""
+    """A format that can be read: how to recognise its files, and how to read an SAE from them."""
 
     NAME: str
 
@@ -43,12 +43,12 @@ class Reader(Protocol):
         ...
 
     def read(self, found: "Found") -> "SAE | Parts | Matrices":
-        """Return the SAE, its parameters, or the matrices alone if ours cannot compute what it does."""
+        """Return the SAE, its parameters, or only the matrices if osae cannot run it."""
         ...
 
 
 class Writer(Protocol):
-    """A library's files: how to write an SAE so that the library loads it."""
+    """A format that can be written, so that its library can load the SAE."""
 
     NAME: str
 

@@ -1,7 +1,8 @@
 """Gemma Scope: `params.npz` with W_enc d x K, W_dec K x d, b_enc, b_dec and threshold; JumpReLU, no pre-bias.
 
 Gemma Scope 2 stores the same in `params.safetensors`, with `w_enc` and `w_dec`, beside a `config.json`.
-Transcoders have the same tensors and shapes as SAEs: only the configuration or the folder tells them apart.
+Transcoders have the same tensors and shapes as SAEs: only the configuration or the name of the folder
+distinguishes them.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of a transcoder."""
+    """Return the parameters, or only the matrices of a transcoder."""
     first = "W_enc" in found
     encoder = found.matrix("W_enc" if first else "w_enc").T
     decoder = found.matrix("W_dec" if first else "w_dec")
@@ -32,7 +33,9 @@ def read(found: Found) -> Parts | Matrices:
     parts = Parts(encoder, decoder, found.vector("b_enc"), bias, JumpReLU(), threshold, pre_bias=False)
     if found.config:
         return parts
-    return parts.with_note("there is no config.json beside it: it is assumed to be an SAE, not a transcoder.")
+    return parts.with_note(
+        "there is no config.json next to it: it is assumed to be an SAE, not a transcoder."
+    )
 
 
 def place(config: dict[str, Any]) -> Place:
@@ -41,11 +44,11 @@ def place(config: dict[str, Any]) -> Place:
 
 
 def _why_not(found: Found) -> str:
-    """Return why our SAE cannot compute what this one does; empty if it can."""
+    """Return why osae cannot run this SAE; empty if it can."""
     config = found.config
     if not config:
         named = [part for part in found.file.parts[-8:-1] if "transcoder" in part.lower()]
-        return f"{TRANSCODER}, by the name of its folder {named[-1]}." if named else ""
+        return f"{TRANSCODER}, judging by its folder {named[-1]}." if named else ""
     if "affine_skip_connection" in found or flag(config, "affine_connection", default=False):
         return f"{TRANSCODER}, with a skip connection."
     if (kind := word(config, "type", default="sae")) != "sae":

@@ -28,7 +28,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of a transcoder or of an unusual encoder."""
+    """Return the parameters, or only the matrices of a transcoder or an unsupported encoder."""
     config = found.config
     encoder, decoder = found.matrix("encoder.weight"), found.matrix("decoder.weight").T
     agree(config, {"d_model": encoder.shape[1], "d_sae": len(decoder)})
@@ -60,7 +60,7 @@ def place(config: dict[str, Any]) -> Place:
 
 
 def _selection(found: Found, units: int) -> tuple[Sparsifier, Tensor | None]:
-    """Return how units are selected, and the thresholds that are learned for each of them."""
+    """Return how units are selected, and their learned thresholds."""
     learned = next((name for name in _LEVELS if name in found), None)
     activation = word(found.config, "act_fn", default="relu")
     if learned is not None:
@@ -73,7 +73,7 @@ def _selection(found: Found, units: int) -> tuple[Sparsifier, Tensor | None]:
 
 
 def _level(config: dict[str, Any]) -> float:
-    """Return the threshold of all units, 0 if there is none: its code replaces top-k by it."""
+    """Return the threshold of all units, 0 if there is none; Llama Scope's code uses it instead of top-k."""
     return number(config, "jump_relu_threshold") if config.get("jump_relu_threshold") is not None else 0.0
 
 
@@ -91,7 +91,7 @@ def _average(found: Found) -> float | None:
 
 
 def _why_not(found: Found) -> str:
-    """Return why our SAE cannot compute what this one does; empty if it can."""
+    """Return why osae cannot run this SAE; empty if it can."""
     config = found.config
     into, out = config["hook_point_in"], config.get("hook_point_out", config["hook_point_in"])
     if into != out:

@@ -26,7 +26,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of a transcoder or of a selection within a batch."""
+    """Return the parameters, or only the matrices of a transcoder or of a selection within a batch."""
     found = _state(found)
     config = found.config
     encoder, decoder = found.matrix("W_E").T, found.matrix("W_D")
@@ -71,10 +71,10 @@ def _average(found: Found) -> str:
 
 
 def _why_not(found: Found) -> str:
-    """Return why our SAE cannot compute what this one does; empty if it can."""
+    """Return why osae cannot run this SAE; empty if it can."""
     config = found.config
     if not config:
-        return "there is no config.json beside it, which states its activation function."
+        return "there is no config.json next to it, which would state its activation function."
     if (kind := word(config, "sae_type", default="sae")) != "sae":
         return f"the sae_type {kind} is not supported."
     if config.get("hook_point_in") != config.get("hook_point_out"):

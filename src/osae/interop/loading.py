@@ -1,6 +1,6 @@
-"""SAEs loaded from any format, or taken as they are in memory: one type for all of them."""
+"""SAEs loaded from any format or given in memory, as one type."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -9,23 +9,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.arrays import IN_MEMORY, Array, as_matrix, as_tensor, digest_tensors
-from osae.interop import bare, hub, own
+from osae.interop import bare, hub, own, stored
 from osae.interop.ancestry import find_place
 from osae.interop.bare import Orientation
 from osae.interop.formats import FORMATS, get_reader
 from osae.interop.found import Found, find
 from osae.interop.parts import Matrices, Parts, fold
 from osae.interop.place import Place
-from osae.model import SAE
+from osae.model import BEFORE, SAE, choose_saved
 from osae.sparsify import Code
+from osae.stores import is_remote
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loaded:
-    """An SAE, whoever trained it: encodes, decodes, and reconstructs its input when called.
+    """An SAE from any library, which encodes, decodes, and reconstructs its input when called.
 
-    `sae` is None where ours cannot compute what the original does; `notes` then say why, and only the
-    matrices can be used. `metadata` is the JSON beside the weights, unchanged.
+    `sae` is None if osae cannot run the original; `notes` then say why, and only the matrices can be used.
+    `metadata` is the JSON next to the weights, unchanged.
     """
 
     path: str
@@ -49,7 +50,7 @@ class Loaded:
 
     @property
     def place(self) -> Place:
-        """Return where its activations come from, as far as its file says."""
+        """Return where its activations come from, if its file says so."""
         return find_place(self.format, self.metadata)
 
     def require_sae(self) -> SAE:
@@ -60,7 +61,7 @@ class Loaded:
 
     @torch.no_grad()
     def encode(self, x: Float[Array, "*batch d"]) -> Code:
-        """Return the code of each row, as at inference; without gradients, for which there is `sae`."""
+        """Return the code of each row, as at inference and without gradients; use `sae` for gradients."""
         sae = self.require_sae()
         rows = as_tensor(x, "x")
         if rows.ndim < 1 or rows.shape[-1] != self.width:
@@ -77,13 +78,14 @@ class Loaded:
     ) -> Float[Tensor, "*batch d"]:
         """Return the reconstruction from a code, given as values and units.
 
-        An SAE that scales each input on its own also needs the inputs, x.
+        An SAE that scales each input separately also needs the inputs, x.
         """
         sae = self.require_sae()
         values, units = (as_tensor(part, name) for part, name in zip(code, Code._fields, strict=True))
         if units.numel() and not 0 <= int(units.min()) <= int(units.max()) < self.units:
             raise ValueError(
-                f"the code has units from {int(units.min())} to {int(units.max())}: there are {self.units}."
+                f"the code has units from {int(units.min())} to {int(units.max())}: give units below "
+                f"{self.units}."
             )
         rows = None if x is None else as_tensor(x, "x").to(sae.decoder)
         return sae.decode(Code(values.to(sae.decoder), units.to(sae.decoder.device, torch.int64)), rows)
@@ -102,12 +104,13 @@ SAELike: TypeAlias = Loaded | SAE | Path | str | Array
 
 
 def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
-    """Load an SAE, whoever wrote it.
+    """Load an SAE from any library.
 
-    `source` is a path (a folder, a weight file, a run with a single SAE) or an address on the hub,
-    `hf:user/repo/subfolder@revision`; or it is in memory: an `SAE`, a decoder as a tensor or an array, or
-    what was loaded before. `orientation` says whether the atoms of a bare decoder are its "rows" or its
-    "columns"; without it a matrix in memory has them as rows, and a file is examined.
+    `source` is a path (a folder, a weight file, a run with a single SAE), the URL of one on an object store,
+    or an address on the hub, `hf:user/repo/subfolder@revision`; or an object in memory: an `SAE`, a decoder
+    as a tensor or an array, or the result of an earlier `load`. `orientation` says whether the atoms of a
+    bare decoder are its "rows" or its "columns"; by default, they are rows in memory, and inferred for a
+    file.
     """
     if orientation not in (None, "rows", "columns"):
         raise ValueError(f"orientation={orientation!r}: give 'rows' or 'columns'.")
@@ -119,8 +122,7 @@ def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
         _check_matrix(source)
         return _as_decoder(as_matrix(source, "a decoder"), orientation)
     try:
-        remote = isinstance(source, str) and source.startswith(hub.PREFIX)
-        local = hub.fetch(str(source)) if remote else Path(source)
+        local = _bring(source)
         if own.is_run(local):
             local = own.only_sae_of_run(local)
         return _read(find(local), str(source), orientation)
@@ -128,8 +130,15 @@ def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
         raise ValueError(" ".join(f"{source}: {error}".split())) from error
 
 
+def _bring(source: Path | str) -> Path:
+    """Return where an SAE is on this machine, once it is there."""
+    if isinstance(source, str) and source.startswith(hub.PREFIX):
+        return hub.fetch(source)
+    return stored.fetch(source) if isinstance(source, str) and is_remote(source) else Path(source)
+
+
 def _check_matrix(source: object) -> None:
-    """Raise `ValueError` if this cannot be a decoder: an array, or lists of numbers."""
+    """Raise `ValueError` if this cannot be a decoder, which is an array or nested lists of numbers."""
     kind = type(source).__name__
     if isinstance(source, list | tuple) and any(isinstance(one, str | Path | SAE | Loaded) for one in source):
         raise ValueError(
@@ -142,19 +151,21 @@ def _check_matrix(source: object) -> None:
 
 
 def _describe(sae: SAE) -> Loaded:
-    """Return an SAE in memory as if it had been loaded; its digest is that of its parameters."""
+    """Return an SAE in memory as if loaded; the digest is computed from its parameters."""
     decoder, encoder = sae.decoder.detach().cpu(), sae.encoder.detach().cpu()
     return Loaded(IN_MEMORY, own.NAME, digest_tensors(sae.state_dict()), sae, decoder, encoder)
 
 
 def _as_decoder(matrix: Tensor, orientation: Orientation | None) -> Loaded:
-    """Return a matrix in memory as a bare decoder; its digest is that of the numbers that were given."""
+    """Return a matrix in memory as a bare decoder; the digest is computed from its numbers."""
     read = bare.read(Found(Path(IN_MEMORY), {bare.NAMES[0]: matrix}, {}), orientation or "rows")
     return _from_matrices(read, IN_MEMORY, bare.NAME, digest_tensors({"decoder": matrix}), {})
 
 
 def _read(found: Found, path: str, orientation: Orientation | None) -> Loaded:
-    """Return what a file holds, in the first format that recognises it."""
+    """Return the SAE in a file, read by the first format that recognises it."""
+    if own.recognises(found) and BEFORE in found.config:  # saving it was interrupted
+        found = replace(found, config=choose_saved(found.config, found.sha256))
     for reader in (own, *map(get_reader, FORMATS)):
         if reader.recognises(found):
             name, read = reader.NAME, reader.read(found)

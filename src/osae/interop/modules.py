@@ -1,6 +1,6 @@
-"""Whole modules, as `torch.save(module, path)` writes them, read without running their code.
+"""Read whole modules, as written by `torch.save(module, path)`, without running their code.
 
-Classes and functions in the pickle stay names; only tensors, and containers of plain values, are built.
+Classes and functions in the pickle remain names; only tensors and containers of plain values are built.
 """
 
 import io
@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-LIBRARY = "overcomplete."  # whose modules are read
-MODULE = "module"  # the entry with what a module says about itself besides its tensors
+LIBRARY = "overcomplete."  # libraries whose modules can be read
+MODULE = "module"  # entry with the attributes of a module other than its tensors
 OPCODES = {"NEWOBJ"}
-_MOST = 1000  # modules in a module
+_MOST = 1000  # maximum number of nested modules
 _DTYPES = {
     "Double": torch.float64,
     "Float": torch.float32,
@@ -33,7 +33,7 @@ _SETS = ("__builtin__ set", "builtins set")
 
 
 class Inert(dict):
-    """The state of an object whose class is only a name, `kind`."""
+    """The state of an object whose class is known only by its name, `kind`."""
 
     kind = ""
 
@@ -50,12 +50,12 @@ def is_module(data: bytes) -> bool:
 
 
 def stays_name(name: str) -> bool:
-    """Return whether a name in the pickle of a module may stay a name."""
+    """Return whether a global in the pickle of a module may remain a name."""
     return name.startswith((LIBRARY, "torch.nn.modules.")) or name in _SETS
 
 
 class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue]
-    """Builds tensors and plain containers, and nothing else; in Python, where building can be watched."""
+    """Builds only tensors and plain containers; in Python, where this can be controlled."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # pyright: ignore
 
@@ -78,7 +78,9 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIss
         if key not in self.storages:
             held = self.read_storage(str(key))
             if len(held) != count * dtype.itemsize or not held:
-                raise ValueError(f"it declares {count} numbers and holds {len(held)} bytes: it is damaged.")
+                raise ValueError(
+                    f"it declares {count} numbers but contains {len(held)} bytes: it is damaged."
+                )
             storage = torch.frombuffer(bytearray(held), dtype=torch.uint8).untyped_storage()
             self.storages[key] = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
         return self.storages[key]
@@ -93,16 +95,16 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIss
 
 
 def load_module(data: bytes, names: set[str], read: Callable[[str], bytes]) -> Any:
-    """Return the object in a pickle; of classes and functions, only those of the given names are real.
+    """Return the object in a pickle; only classes and functions with the given names are resolved.
 
-    `read` returns the bytes of a storage by its key. torch.load is not asked: given a file that is not
-    restricted to weights, it could be led to run TorchScript.
+    `read` returns the bytes of a storage by its key. torch.load is not used, since without the restriction to
+    weights it could be made to run TorchScript.
     """
     return _Unpickler(data, names, read).load()
 
 
 def flatten(module: Inert) -> dict[str, Any]:
-    """Return the tensors of a module by their names in its state_dict, and what it says about itself."""
+    """Return the tensors of a module by their names in its state_dict, and its other attributes."""
     dictionary = _child(module, "dictionary")
     encoder = _child(module, "encoder")
     about = {
@@ -124,7 +126,7 @@ def _child(module: Inert, name: str) -> Inert:
 
 
 def _named_tensors(module: Inert) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors by name; a hostile file may nest modules in themselves, so not without end."""
+    """Yield the tensors by name, up to a limit, since a hostile file may nest modules in themselves."""
     waiting = [("", module)]
     for _ in range(_MOST):
         if not waiting:
@@ -138,7 +140,7 @@ def _named_tensors(module: Inert) -> Iterator[tuple[str, Tensor]]:
             for name, child in _items(part, "_modules")
             if isinstance(child, Inert)
         ]
-    raise ValueError(f"it holds more than {_MOST} modules: it is damaged.")
+    raise ValueError(f"it contains more than {_MOST} modules: it is damaged.")
 
 
 def _items(module: Inert, part: str) -> list[tuple[Any, Any]]:

@@ -18,7 +18,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of an activation that ours does not have."""
+    """Return the parameters, or only the matrices if the activation is not supported."""
     encoder = found.matrix("encoder.weight")
     decoder = found.matrix("decoder.weight").T if "decoder.weight" in found else encoder
     activation = word(found.entries, "activation", default="relu")

@@ -2,8 +2,8 @@
 
 The encoder is linear (K x d), perhaps with batch norm, or tied to the dictionary; there are no other biases.
 The dictionary is normalized and multiplied by exp(multiplier). An archetypal one is a convex combination W of
-the points C, plus `Relax`. Only a JumpSAE can be told by its state_dict; a module names its class, and beside
-a state_dict a `config.json` may: `{"class": "TopKSAE", "top_k": 8}`.
+the points C, plus `Relax`. Only a JumpSAE can be identified from its state_dict; a module names its class, as
+can a `config.json` next to a state_dict: `{"class": "TopKSAE", "top_k": 8}`.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone where the class is unknown or ours cannot run it."""
+    """Return the parameters, or only the matrices if the class is unknown or not supported."""
     about = inside(found.entries, MODULE) or found.config
     decoder, unknown = _read_dictionary(found, about)
     encoder, bias, why = _read_encoder(found, about, decoder)
@@ -52,9 +52,9 @@ def read(found: Found) -> Parts | Matrices:
 
 
 def _why_not(found: Found, about: dict[str, Any], kind: str) -> str:
-    """Return why our SAE cannot compute what this one does; empty if it can."""
+    """Return why osae cannot run this SAE; empty if it can."""
     if kind in _PURSUITS:
-        return "matching pursuit selects one unit after another: that is more than one encoding step."
+        return "matching pursuit selects units one by one, which takes more than one encoding step."
     if kind == "qsae" or "Q" in found:
         return "the values of a QSAE are quantized, which is not supported."
     if kind and kind not in _CLASSES:
@@ -64,8 +64,8 @@ def _why_not(found: Found, about: dict[str, Any], kind: str) -> str:
     if not kind:
         named = "a RATopKSAE" if "dictionary.C" in found else "an SAE, a TopKSAE or a BatchTopKSAE"
         return (
-            f"it may be {named}, and a state_dict does not hold its top_k: save the whole module with "
-            'torch.save(sae, path), or put a config.json beside it, {"class": "TopKSAE", "top_k": 8}.'
+            f"it may be {named}, and a state_dict does not contain its top_k: save the whole module with "
+            'torch.save(sae, path), or put a config.json next to it, {"class": "TopKSAE", "top_k": 8}.'
         )
     if kind == "batchtopksae" and about.get("running_threshold") is None:
         return "its running_threshold is not stored: save the whole module with torch.save(sae, path)."
@@ -73,7 +73,7 @@ def _why_not(found: Found, about: dict[str, Any], kind: str) -> str:
 
 
 def _read_dictionary(found: Found, about: dict[str, Any]) -> tuple[Tensor, str]:
-    """Return the atoms as they are in evaluation, and why their norms are unknown if they are."""
+    """Return the atoms in evaluation mode, and why their norms are unknown if they are."""
     multiplier = found.scalar("dictionary.multiplier") if "dictionary.multiplier" in found else 0.0
     if "dictionary._weights" not in found:
         return _archetypes(found, about) * torch.tensor(multiplier).exp(), ""
@@ -82,14 +82,14 @@ def _read_dictionary(found: Found, about: dict[str, Any]) -> tuple[Tensor, str]:
         weights = _normalize(weights, named.removeprefix("normalize_"))
     elif not _is_normalized(weights):
         why = (
-            "its atoms are not normalized, which it may do only in evaluation: save the whole module with "
-            'torch.save(sae, path), or put its normalization, such as "l2", into a config.json beside it.'
+            "its atoms are not normalized, perhaps except in evaluation: save the whole module with "
+            'torch.save(sae, path), or put its normalization, such as "l2", into a config.json next to it.'
         )
     return weights * torch.tensor(multiplier).exp(), why
 
 
 def _is_normalized(weights: Tensor) -> bool:
-    """Return whether some normalization of the library leaves the atoms as they are."""
+    """Return whether one of the library's normalizations leaves the atoms unchanged."""
     euclidean, sums = weights.norm(dim=1), weights.abs().sum(1)
     whole = any(bool(((norms - 1).abs() <= 100 * UNIT).all()) for norms in (euclidean, sums))
     return whole or any(abs(float(norms.max()) - 1) <= UNIT for norms in (euclidean, sums))
@@ -123,7 +123,7 @@ def _archetypes(found: Found, about: dict[str, Any]) -> Tensor:
 
 
 def _read_encoder(found: Found, about: dict[str, Any], decoder: Tensor) -> tuple[Tensor | None, Tensor, str]:
-    """Return matrix and bias of a linear encoder, and why it is none if it is not."""
+    """Return the matrix and bias of a linear encoder, or why it is not linear."""
     names = [name for name in found.entries if name.startswith("encoder.")]
     if activation := word(about, "activation", default="").replace("relu", ""):
         return None, torch.zeros(len(decoder)), f"the encoder's activation {activation} is not supported."
@@ -137,7 +137,7 @@ def _read_encoder(found: Found, about: dict[str, Any], decoder: Tensor) -> tuple
 
 
 def _read_linear(found: Found, about: dict[str, Any], names: list[str]) -> tuple[Tensor, Tensor, str]:
-    """Return the last layer of the encoder, with batch norm as in evaluation folded into it."""
+    """Return the last layer of the encoder, with batch norm (in evaluation mode) folded in."""
     weight, bias = found.matrix("encoder.final_block.0.weight"), found.vector("encoder.final_block.0.bias")
     last = "encoder.final_block.1."
     if any(not name.startswith("encoder.final_block.") for name in names):
@@ -148,7 +148,7 @@ def _read_linear(found: Found, about: dict[str, Any], names: list[str]) -> tuple
         found.vector(last + name) for name in ("running_mean", "running_var", "weight", "bias")
     )
     if not len(mean) == len(variance) == len(gain) == len(shift) == len(bias) == len(weight):
-        raise ValueError(f"batch norm of {len(mean)} units follows {len(weight)} units: they must agree.")
+        raise ValueError(f"batch norm of {len(mean)} units follows {len(weight)} units: the file is damaged.")
     epsilon = number(about, "epsilon") if about.get("epsilon") is not None else 1e-5
     scale = gain / (variance + epsilon).sqrt()
     return weight * scale[:, None], (bias - mean) * scale + shift, ""

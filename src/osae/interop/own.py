@@ -1,4 +1,4 @@
-"""Our own folders: `sae.json` with the choices, `sae.safetensors` with the parameters; and runs of them."""
+"""osae's own folders: `sae.json` with the choices, `sae.safetensors` with the parameters; and runs."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ NAME = "osae"
 
 
 def recognises(found: Found) -> bool:
-    """Return whether the file is one of ours."""
+    """Return whether osae wrote the file."""
     return found.file.name == "sae.safetensors" and (found.file.parent / "sae.json").is_file()
 
 
@@ -21,7 +21,7 @@ def read(found: Found) -> SAE:
 
 
 def place(config: dict[str, Any]) -> Place:
-    """Return where the activations come from, for an SAE that was trained straight from a model."""
+    """Return where the activations come from, for an SAE trained directly from a model."""
     spec = inside(inside(inside(config, "provenance"), "source"), "harvest")
     layer = spec.get("layer")  # of hidden_states: what enters the block of that number
     return read_place(
@@ -40,7 +40,7 @@ def saes_of_run(folder: Path) -> list[Path]:
     """Return the folders of a run's finished SAEs; raise `ValueError` if there is none."""
     found = sorted(child.parent for child in folder.glob("*/sae.json"))
     if not found:
-        raise ValueError(f"this run has no finished SAE yet: `osae resume {folder}` completes it.")
+        raise ValueError(f"this run has no finished SAE yet: complete it with `osae resume {folder}`.")
     return found
 
 
@@ -51,4 +51,4 @@ def only_sae_of_run(folder: Path) -> Path:
         return found[0]
     names = [one.name for one in found]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    raise ValueError(f"this run holds {len(names)} SAEs: name one of {', '.join(names[:SHOWN])}{more}.")
+    raise ValueError(f"this run contains {len(names)} SAEs: give one of {', '.join(names[:SHOWN])}{more}.")

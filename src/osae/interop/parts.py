@@ -1,4 +1,4 @@
-"""From another library's parameters to our SAE: every difference is folded into the weights, exactly.
+"""Convert another library's parameters to an `SAE`, folding every difference into the weights exactly.
 
 Shapes: d width, K units. Other libraries compute pre = E (x - b) + c or pre = E x + c, select units, and
 decode with atoms of any norm; ours subtracts b and has unit atoms.
@@ -15,16 +15,16 @@ from osae.scaling import InputScaling
 from osae.sparsify import JumpReLU, Sparsifier, TopK
 
 TRANSCODER = "it is a transcoder, which does not reconstruct its input"
-UNIT = 1e-5  # an atom whose norm is this close to one is left as it is
+UNIT = 1e-5  # an atom whose norm is this close to one is left unchanged
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Another library's SAE in our orientation, with nothing folded yet.
+    """Another library's SAE in osae's orientation, with nothing folded yet.
 
     `pre_bias`: b is subtracted before encoding. `ranks_by_norm`: units are selected by pre times the norm of
-    the atom. Units fire above `threshold`, which only JumpReLU and BatchTopK use. `scaling` is done to each
-    input first, and undone last.
+    the atom. Units fire above `threshold`, which only JumpReLU and BatchTopK use. `scaling` is applied to
+    each input first, and undone last.
     """
 
     encoder: Tensor
@@ -46,17 +46,17 @@ class Parts:
         for name, shape in wanted.items():
             if (given := tuple(getattr(self, name).shape)) != shape:
                 raise ValueError(
-                    f"the {name} is {given}, and a decoder of {units} units and width {width} needs {shape}."
+                    f"the {name} is {given}, but a decoder of {units} units but width {width} needs {shape}."
                 )
 
     def with_note(self, note: str) -> "Parts":
-        """Return the same with one more note."""
+        """Return the same parts with one more note."""
         return replace(self, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """The matrices of an SAE that ours cannot run, and why not."""
+    """The matrices of an SAE that osae cannot run, and the reason."""
 
     decoder: Tensor
     encoder: Tensor | None
@@ -67,7 +67,7 @@ class Matrices:
 def from_gated(
     weight: Tensor, r_mag: Tensor, gate_bias: Tensor, mag_bias: Tensor, decoder: Tensor, decoder_bias: Tensor
 ) -> Parts:
-    """Return a gated SAE as the JumpReLU that computes the same.
+    """Return a gated SAE as an equivalent JumpReLU.
 
     With a = W (x - b): the gate a + g > 0 opens where exp(r) a + m > m - exp(r) g, so a unit of magnitude
     exp(r) a + m fires above the threshold max(m - exp(r) g, 0).
@@ -80,9 +80,9 @@ def from_gated(
 
 
 def scale_input(parts: Parts, scale: float) -> Parts:
-    """Return the parts that do to x what these, trained on scale * x, do to scale * x."""
+    """Return the parts that act on x as these, trained on scale * x, act on scale * x."""
     if not 0 < scale < float("inf"):
-        raise ValueError(f"the input scale is {scale:g}: a positive number is needed.")
+        raise ValueError(f"the input scale is {scale:g}: a positive number is required.")
     threshold = None if parts.threshold is None else parts.threshold / scale
     return replace(
         parts,
@@ -93,9 +93,9 @@ def scale_input(parts: Parts, scale: float) -> Parts:
 
 
 def whiten_input(parts: Parts, mean: Tensor, matrix: Tensor, inverse: Tensor) -> Parts:
-    """Return the parts that do to x what these do to z = (x - mean) M, and undo the map on the output.
+    """Return the parts that act on x as these act on z = (x - mean) M, undoing the map on the output.
 
-    The norms by which units are ranked are those of the atoms before the map.
+    Units are ranked by the norms of the atoms before the map.
     """
     width = parts.decoder.shape[1]
     for name, tensor, shape in (
@@ -105,7 +105,7 @@ def whiten_input(parts: Parts, mean: Tensor, matrix: Tensor, inverse: Tensor) ->
     ):
         if tuple(tensor.shape) != shape:
             raise ValueError(
-                f"the whitening's {name} is {tuple(tensor.shape)}, and width {width} needs {shape}."
+                f"the whitening's {name} is {tuple(tensor.shape)}, but width {width} needs {shape}."
             )
     if parts.ranks_by_norm:
         parts = replace(_normalize_atoms(parts), ranks_by_norm=False)
@@ -121,7 +121,7 @@ def whiten_input(parts: Parts, mean: Tensor, matrix: Tensor, inverse: Tensor) ->
 
 
 def fold(parts: Parts) -> tuple[SAE, list[str]]:
-    """Return the SAE that computes what the parts do, and the notes about it."""
+    """Return the SAE equivalent to the parts, with notes."""
     parts = _normalize_atoms(parts if parts.pre_bias else _add_pre_bias(parts))
     units, width = parts.decoder.shape
     threshold = torch.zeros(units) if parts.threshold is None else parts.threshold.clamp(min=0)
@@ -137,21 +137,26 @@ def fold(parts: Parts) -> tuple[SAE, list[str]]:
 
 
 def assemble(config: SAEConfig, state: dict[str, Tensor]) -> SAE:
-    """Return the SAE of these parameters; no random numbers are drawn."""
+    """Return the SAE with these parameters, without drawing random numbers."""
     return SAE.from_tensors(config, {name: check_finite(name, tensor) for name, tensor in state.items()})
 
 
 def _add_pre_bias(parts: Parts) -> Parts:
-    """Return the same with b subtracted from the input: E x + c = E (x - b) + (c + E b)."""
+    """Return equivalent parts that subtract b from the input: E x + c = E (x - b) + (c + E b)."""
     shift = parts.encoder.double() @ parts.decoder_bias.double()
     bias = (parts.encoder_bias.double() + shift).float()
     return replace(parts, encoder_bias=bias, pre_bias=True)
 
 
+def has_unit_atoms(decoder: Tensor) -> bool:
+    """Return whether all atoms have norm one."""
+    return float((decoder.detach().norm(dim=1) - 1).abs().max()) <= UNIT
+
+
 def _normalize_atoms(parts: Parts) -> Parts:
-    """Return the same with unit atoms: norms move to the encoder, so that values are multiplied by them."""
+    """Return equivalent parts with unit-norm atoms: the norms are moved to the encoder."""
     norms = parts.decoder.norm(dim=1)
-    if float((norms - 1).abs().max()) <= UNIT:
+    if has_unit_atoms(parts.decoder):
         return parts
     span = f"{float(norms.min()):.3g} to {float(norms.max()):.3g}"
     if isinstance(parts.sparsifier, TopK) and not parts.ranks_by_norm:
@@ -159,7 +164,7 @@ def _normalize_atoms(parts: Parts) -> Parts:
         return parts.with_note(
             f"decoder norms ({span}) are kept: folding them would change which units are in the top k."
         )
-    divisor = torch.where(norms > 0, norms, 1.0)  # a zero atom stays as it is
+    divisor = torch.where(norms > 0, norms, 1.0)  # a zero atom is left unchanged
     gain = norms if parts.ranks_by_norm else divisor
     threshold = parts.threshold
     if threshold is not None and not parts.ranks_by_norm:

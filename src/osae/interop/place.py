@@ -1,10 +1,10 @@
-"""Where the activations of an SAE come from: model, place in it and context, as far as its file says."""
+"""Where the activations of an SAE come from: model, hook and context, as far as its file says."""
 
 import re
 from dataclasses import dataclass
 from typing import Any
 
-_LONGEST = 200  # characters of a name
+_LONGEST = 200  # maximum length of a name
 _BLOCK = re.compile(r"(?:^|\.)(?:blocks|layers|h)\.(\d{1,6})(?:\.(.+))?$")
 _NAMED = re.compile(r"^resid_(pre|post)_layer_(\d{1,6})$")  # in dictionary_learning
 _AFTER = (None, "output", "hook_resid_post")
@@ -14,7 +14,7 @@ _PARTS = {"hook_mlp_out": "mlp", "mlp.output": "mlp", "hook_attn_out": "attn", "
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a language model: `hook` is its name in the library that wrote the file."""
+    """A location in a language model: `hook` is its name in the library that wrote the file."""
 
     model: str | None = None
     hook: str | None = None
@@ -22,9 +22,9 @@ class Place:
 
     @property
     def residual(self) -> int | None:
-        """Return the number of the block that reads this place of the residual stream; None if it is not one.
+        """Return the number of the block that reads the residual stream here; None if this is not the stream.
 
-        What leaves a block enters the next one, so that both have the same number.
+        The output of a block is the input of the next one, so that both have the same number.
         """
         if named := _NAMED.match(self.hook or ""):
             return int(named[2]) + (named[1] == "post")
@@ -35,7 +35,7 @@ class Place:
 
     @property
     def spot(self) -> str | None:
-        """Return the place in words that are the same for the names of all libraries; None if unknown."""
+        """Return a description that does not depend on the library's names; None if unknown."""
         if self.residual is not None:
             return f"the residual stream before block {self.residual}"
         found = _BLOCK.search(self.hook or "")
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def layer(self) -> int | None:
-        """Return the number of the block that writes to this place; None if unknown."""
+        """Return the number of the block that writes here; None if unknown."""
         if self.residual is not None:
             return self.residual - 1 if self.residual else None
         found = _BLOCK.search(self.hook or "")
@@ -51,7 +51,7 @@ class Place:
 
     @property
     def transformer_lens(self) -> str | None:
-        """Return the name of the hook in TransformerLens; None if there is no telling."""
+        """Return the name of the hook in TransformerLens; None if unknown."""
         if self.hook is None or self.hook.startswith("blocks."):
             return self.hook
         if self.residual is None:
@@ -60,7 +60,7 @@ class Place:
 
 
 def read_place(model: Any, hook: Any, context: Any = None) -> Place:
-    """Return the place by what a file says; what is no name or no number counts as unknown."""
+    """Return the place recorded in a file; invalid names and numbers count as unknown."""
     tokens = context if isinstance(context, int) and not isinstance(context, bool) else None
     return Place(_name(model), _name(hook), tokens)
 

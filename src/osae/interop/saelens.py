@@ -1,8 +1,8 @@
 """SAELens: `cfg.json` and `sae_weights.safetensors`; W_enc is d x K, W_dec is K x d.
 
 pre = (x - b_dec) W_enc + b_enc, without b_dec if `apply_b_dec_to_input` is false; top-k comes before the
-ReLU, and ranks pre times the norm of the atom if `rescale_acts_by_decoder_norm`. Before version 6 the
-activation had a field of its own, and `scaling_factor` multiplied the code of a finetuned SAE.
+ReLU, and ranks pre times the norm of the atom if `rescale_acts_by_decoder_norm`. Before version 6, the
+activation had a separate field, and `scaling_factor` multiplied the code of a finetuned SAE.
 """
 
 from dataclasses import replace
@@ -14,7 +14,15 @@ from torch import Tensor
 
 from osae.interop.export import Files, Origin, check_thresholds, collect_tensors, require_familiar
 from osae.interop.found import Found, agree, count, flag, inside, json_object, number, word
-from osae.interop.parts import TRANSCODER, Matrices, Parts, from_gated, scale_input, whiten_input
+from osae.interop.parts import (
+    TRANSCODER,
+    Matrices,
+    Parts,
+    from_gated,
+    has_unit_atoms,
+    scale_input,
+    whiten_input,
+)
 from osae.interop.place import Place, read_place
 from osae.interop.weights import read_entries
 from osae.model import SAE
@@ -25,16 +33,16 @@ NAME = "saelens"
 VERSION = "6.0.0"  # the layout that is written
 ARCHITECTURES = ("standard", "topk", "jumprelu", "gated", "batchtopk", "matryoshka_batchtopk")
 UNSUPPORTED = {
-    "abstopk": "abstopk selects by absolute value and keeps negative values, which no sparsifier here does.",
-    "matching_pursuit": "matching pursuit selects one unit after another, each for what is then left of the "
-    "input: that is more than one encoding step.",
-    "temporal": "a temporal SAE predicts each activation from those before it in its context, and rows here "
-    "have no context.",
+    "abstopk": "abstopk selects by absolute value and keeps negative values, which is not supported.",
+    "matching_pursuit": "matching pursuit selects units one by one, each for the residual so far, which "
+    "takes more than one encoding step.",
+    "temporal": "a temporal SAE predicts each activation from earlier ones in its context, but rows have no "
+    "context here.",
 }
 SCALINGS: dict[str, InputScaling] = {"layer_norm": LayerNorm(), "constant_norm_rescale": ConstantNorm()}
 SCALER, WHITENING = "activation_scaler.json", "activation_whitening.safetensors"
-UNSCALED = "the input scale of the training run is not stored: inputs are used as they are."
-# what cfg.json says about the model; before version 6 these stood beside the other fields
+UNSCALED = "the input scale of the training run is not stored: inputs are not scaled."
+# metadata about the model in cfg.json; before version 6, these were top-level fields
 METADATA = (
     *("model_name", "hook_name", "model_class_name", "hook_head_index", "model_from_pretrained_kwargs"),
     *("prepend_bos", "exclude_special_tokens", "neuronpedia_id", "context_size", "seqpos_slice"),
@@ -45,11 +53,12 @@ METADATA = (
 
 def recognises(found: Found) -> bool:
     """Return whether SAELens wrote the file."""
-    return "W_dec" in found and "d_in" in found.config and "d_sae" in found.config
+    theirs = "W_dec" in found and "encoder.weight" not in found  # sparsify has the latter
+    return theirs and "d_in" in found.config and "d_sae" in found.config
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of an architecture that ours cannot run."""
+    """Return the parameters, or only the matrices of an architecture that is not supported."""
     config = found.config
     decoder = found.matrix("W_dec")
     encoder = found.matrix("W_enc").T if "W_enc" in found else None
@@ -77,7 +86,7 @@ def place(config: dict[str, Any]) -> Place:
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what cfg.json says about the model; before version 6 that stood beside the other fields."""
+    """Return the metadata about the model in cfg.json; before version 6, these were top-level fields."""
     if "metadata" in config:
         return inside(config, "metadata")
     renamed = {"hook_point": "hook_name", "hook_point_head_index": "hook_head_index"}
@@ -103,7 +112,7 @@ def _is_transcoder(config: dict[str, Any]) -> bool:
 
 
 def _why_not(found: Found) -> str:
-    """Return why our SAE cannot compute what this one does; empty if it can."""
+    """Return why osae cannot run this SAE; empty if it can."""
     config = found.config
     architecture, normalisation = _architecture(config), _normalisation(config)
     if _is_transcoder(config):
@@ -115,7 +124,7 @@ def _why_not(found: Found) -> str:
     if normalisation not in ("none", "expected_average_only_in", "covariance_whitening", *SCALINGS):
         return f"normalize_activations={normalisation} is not supported."
     if normalisation == "covariance_whitening" and not (found.file.parent / WHITENING).is_file():
-        return f"{WHITENING}, by which its inputs are whitened, is not beside it."
+        return f"{WHITENING}, with which its inputs are whitened, is missing next to it."
     activation = word(config, "activation_fn_str", default=word(config, "activation_fn", default="relu"))
     if activation not in ("relu", "topk"):
         return f"the activation {activation} is not supported."
@@ -170,13 +179,13 @@ def _rescale(decoder: Tensor, factor: Tensor, config: dict[str, Any]) -> Tensor:
         raise ValueError(f"scaling_factor has {len(factor)} entries for {len(decoder)} units.")
     if not flag(config, "finetuning_scaling_factor", default=False) and bool((factor != 1).any()):
         raise ValueError(
-            "scaling_factor is not 1, although cfg.json says that it is not used: one must be wrong."
+            "scaling_factor is not 1, although cfg.json says that it is not used: one of the two is wrong."
         )
     return decoder * factor[:, None]
 
 
 def _fold_input_scale(parts: Parts, scaler: Path) -> Parts:
-    """Fold the input scale if a checkpoint stores it; otherwise x is used as it is, as SAELens does."""
+    """Fold the input scale if a checkpoint stores it; otherwise inputs are not scaled, as in SAELens."""
     if scaler.is_file() and (about := json_object(scaler)).get("scaling_factor") is not None:
         return scale_input(parts, number(about, "scaling_factor"))
     return parts.with_note(UNSCALED)
@@ -212,11 +221,14 @@ def _describe_scaling(sae: SAE) -> str:
     for name, scaling in SCALINGS.items():
         if scaling == sae.config.scaling:
             return name
-    raise ValueError(f"SAELens has no {sae.config.scaling}: the scaling of its inputs would be lost.")
+    raise ValueError(
+        f"SAELens does not support {sae.config.scaling}, so the scaling of inputs would be lost: convert to "
+        "osae."
+    )
 
 
 def _kept_fields(origin: Origin) -> dict[str, Any]:
-    """Return the fields of the file it was made from that tell how to prepare inputs."""
+    """Return the fields of the original file that say how to prepare inputs."""
     kept = {"reshape_activations": origin.config.get("reshape_activations") or "none"}
     if UNSCALED in origin.notes:
         kept["normalize_activations"] = "expected_average_only_in"
@@ -224,7 +236,7 @@ def _kept_fields(origin: Origin) -> dict[str, Any]:
 
 
 def _describe_origin(origin: Origin) -> dict[str, Any]:
-    """Return the metadata of cfg.json: what the file it was made from says, and where the SAE comes from."""
+    """Return the metadata of cfg.json: that of the original file, and the origin of the SAE."""
     metadata = {"sae_lens_version": VERSION} | _metadata(origin.config) | {"osae": origin.provenance}
     said: dict[str, Any] = {"model_name": origin.place.model, "context_size": origin.place.context}
     if origin.place.spot != place(origin.config).spot:  # otherwise the name that it has there is kept
@@ -237,7 +249,8 @@ def _describe_sparsifier(sae: SAE) -> tuple[str, dict[str, Any]]:
     """Return the architecture by its name in SAELens, and the fields of cfg.json that go with it."""
     match sparsifier := require_familiar(sae, "SAELens"):
         case TopK(k):
-            return "topk", {"k": k, "rescale_acts_by_decoder_norm": False}
+            # has no effect on unit-norm atoms, but SAEDashboard requires it
+            return "topk", {"k": k, "rescale_acts_by_decoder_norm": has_unit_atoms(sae.decoder)}
         case ReLU():
             return "standard", {}
         case JumpReLU() | BatchTopK():

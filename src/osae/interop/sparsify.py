@@ -19,7 +19,7 @@ def recognises(found: Found) -> bool:
 
 
 def read(found: Found) -> Parts | Matrices:
-    """Return the parameters, or the matrices alone of a transcoder or of an activation other than top-k."""
+    """Return the parameters, or only the matrices of a transcoder or of an activation other than top-k."""
     config = found.config
     encoder, decoder = found.matrix("encoder.weight"), found.matrix("W_dec")
     if why := _why_not(found):
@@ -33,15 +33,15 @@ def read(found: Found) -> Parts | Matrices:
     if not flag(config, "multi_topk", default=False):
         return parts
     return parts.with_note(
-        f"it has multi_topk: sparsify's forward returns {4 * k} units, its encode and ours {k}."
+        f"it has multi_topk: sparsify's forward uses {4 * k} units, while its encode and osae use {k}."
     )
 
 
 def _why_not(found: Found) -> str:
-    """Return why our SAE cannot compute what this one does; empty if it can."""
+    """Return why osae cannot run this SAE; empty if it can."""
     config = found.config
     if not config:
-        return "there is no cfg.json beside it, which states its activation function."
+        return "there is no cfg.json next to it, which would state its activation function."
     if flag(config, "transcode", default=False):
         return f"{TRANSCODER}."
     if "W_skip" in found or flag(config, "skip_connection", default=False):
@@ -58,7 +58,9 @@ def export(sae: SAE, origin: Origin) -> Files:
     sparsifier = sae.config.sparsifier
     if not isinstance(sparsifier, TopK):
         kind = type(sparsifier).__name__
-        raise ValueError(f"sparsify has only top-k: the selection of a {kind} would be lost.")
+        raise ValueError(
+            f"sparsify supports only top-k, so the selection of a {kind} would be lost: convert to osae."
+        )
     check_unscaled(sae, NAME)
     tensors = collect_tensors(sae)
     state = {

@@ -1,7 +1,7 @@
-"""The contents of weight files, which need not be trusted.
+"""Safe reading of untrusted weight files.
 
-No code in a file is run, and nothing is loaded before what the file declares has been compared with its size
-on disk: a small file cannot claim much memory.
+No code in a file is run, and nothing is loaded before the declared sizes have been compared with the size on
+disk, so that a small file cannot claim much memory.
 """
 
 import pickletools
@@ -18,14 +18,14 @@ from torch import Tensor
 from osae.arrays import as_tensor
 from osae.interop import modules
 
-DEEPEST = 50  # dicts and lists inside one another
+DEEPEST = 50  # nested dicts and lists
 MOST = 20_000  # entries in a file
-EXPANSION = 4  # a compressed .npz may hold this many times its size on disk
-SHARED = 2  # tensors of a .pt may be this many times as large as its data: tied weights are stored once
-ALONE = "decoder"  # the name given to a tensor that has none in its file
+EXPANSION = 4  # a compressed .npz may expand to this many times its size on disk
+SHARED = 2  # tensors of a .pt may be this many times as large as its data, since tied weights are stored once
+ALONE = "decoder"  # name for a tensor that has none in its file
 
-# What the pickle of a state_dict consists of. Each of these is harmless: it builds a tensor over bytes of the
-# file, a dict, or a constant. torch's own list is longer, and includes things that allocate on demand.
+# The globals in the pickle of a state_dict. Each of these is harmless: it builds a tensor over bytes of the
+# file, a dict, or a constant. torch's own list is longer, and includes functions that allocate memory.
 _OPCODES = (
     {"PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "GLOBAL", "REDUCE", "BUILD", "BINPERSID"}
     | {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS"}
@@ -47,17 +47,17 @@ _NAMES = (
 
 
 def read_entries(path: Path) -> dict[str, Any]:
-    """Return what the file holds by name: tensors; in a .pt also numbers, strings and dicts of them."""
+    """Return the entries of the file by name: tensors; in a .pt also numbers, strings and dicts of them."""
     if not path.is_file():
         raise ValueError("it is not a regular file: give a file or a folder of files.")
     if path.suffix not in READERS:
         raise ValueError(
             f"{path.suffix or 'files without a suffix'} cannot be read: give {', '.join(READERS)}."
         )
-    open(path, "rb").close()  # a missing permission is the system's to report
+    open(path, "rb").close()  # a missing permission is reported by the system
     try:
         return READERS[path.suffix](path)
-    except Exception as error:  # a hostile file can provoke any exception in the libraries below
+    except Exception as error:  # a hostile file can raise any exception in the libraries below
         raise ValueError(f"{path.name} cannot be read: {_reason(error)}") from error
 
 
@@ -67,7 +67,7 @@ def _reason(error: Exception) -> str:
 
 
 def _from_safetensors(path: Path) -> dict[str, Any]:
-    # the library itself refuses a header whose offsets and shapes do not fill the file exactly
+    # the library itself rejects a header whose offsets and shapes do not fill the file exactly
     with safe_open(path, "pt") as file:
         names = file.keys()
         _check_count(len(names))
@@ -85,18 +85,20 @@ def _from_torch(path: Path) -> dict[str, Any]:
         _check_archive(archive, size, {zipfile.ZIP_STORED})
         pickles = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
         if len(pickles) != 1 or any(name.endswith("constants.pkl") for name in archive.namelist()):
-            raise ValueError("it is a zip file, but not one that torch.save makes of tensors.")
+            raise ValueError("it is a zip file, but not one of tensors written by torch.save.")
         data = archive.read(pickles[0])
         _check_pickle(data, whole=(whole := modules.is_module(data)))
         if whole:
             return _from_module(archive, pickles[0], data, size)
-    # the first pass makes tensors without memory, to find out how much the second one needs
+    # the first pass creates tensors without memory, to find out how much the second one needs
     _check_tensors(torch.load(path, map_location="meta", weights_only=True), size)
     held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, Tensor):
         return {ALONE: held.detach()}
     if not isinstance(held, dict):
-        raise ValueError(f"it holds a {type(held).__name__}: a dict of tensors or a single tensor is needed.")
+        raise ValueError(
+            f"it contains a {type(held).__name__}: a dict of tensors or a single tensor is required."
+        )
     return {str(name): item for name, item in held.items()}
 
 
@@ -105,12 +107,12 @@ def _from_module(archive: zipfile.ZipFile, name: str, data: bytes, size: int) ->
     held = modules.load_module(data, _NAMES, lambda key: archive.read(folder + key))
     _check_tensors(held, size)
     if not isinstance(held, modules.Inert):
-        raise ValueError(f"it holds a {type(held).__name__}: a module is needed.")
+        raise ValueError(f"it contains a {type(held).__name__}: a module is required.")
     return modules.flatten(held)
 
 
 def _check_tensors(held: Any, size: int) -> None:
-    """Raise `ValueError` if the tensors are views of more numbers than the file can hold."""
+    """Raise `ValueError` if the tensors are views of more numbers than the file can contain."""
     _check_declared(
         sum(tensor.numel() * tensor.element_size() for tensor in _list_tensors(held)), SHARED * size
     )
@@ -140,7 +142,7 @@ def _list_tensors(held: Any) -> Iterator[Tensor]:
         yield from (item for item in new.values() if isinstance(item, Tensor))
         level = [inner for item in new.values() for inner in _list_inside(item)]
     if level:
-        raise ValueError(f"it is nested more than {DEEPEST} deep: save tensors by their names.")
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep: save tensors by their names.")
 
 
 def _list_inside(held: Any) -> Iterable[Any]:
@@ -165,22 +167,22 @@ def _from_npy(path: Path) -> dict[str, Any]:
 
 
 def _check_npy(file: BinaryIO | Any, size: int) -> None:
-    """Raise `ValueError` if the header of an array does not match what follows it."""
+    """Raise `ValueError` if the header of an array does not match its data."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"it has .npy version {version}: only 1.0 and 2.0 are supported.")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = header(file)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, but code in files is never run: save numbers only.")
+        raise ValueError("it contains Python objects, but code in files is never run: save numbers only.")
     count = 1
     for length in shape:  # as Python integers, which do not overflow
         if length < 0:
-            raise ValueError(f"it declares the shape {shape}: it is damaged.")
+            raise ValueError(f"it declares shape {shape}: it is damaged.")
         count *= length
     if count * dtype.itemsize != size - file.tell():
         raise ValueError(
-            f"it declares {count * dtype.itemsize} bytes of data and holds {size - file.tell()}: it is "
+            f"it declares {count * dtype.itemsize} bytes of data but contains {size - file.tell()}: it is "
             "truncated or damaged."
         )
 
@@ -189,12 +191,14 @@ def _check_archive(archive: zipfile.ZipFile, limit: int, methods: set[int]) -> N
     _check_declared(sum(member.file_size for member in archive.infolist()), limit)
     # numpy deflates and reads in pieces, torch stores; anything else may expand to more than it declares
     if {member.compress_type for member in archive.infolist()} - methods:
-        raise ValueError("it is compressed in a way that its library does not use: save it again.")
+        raise ValueError("it uses a compression method that its library does not use: save it again.")
 
 
 def _check_count(count: int) -> None:
     if count > MOST:
-        raise ValueError(f"it holds {count} entries, and at most {MOST} are read: this is not an SAE.")
+        raise ValueError(
+            f"it contains {count} entries, more than the limit of {MOST}: give the file of an SAE."
+        )
 
 
 def _check_declared(declared: int, limit: int) -> None:

@@ -1,0 +1,1 @@
+"""Integrations of osae with other tools."""
