@@ -1,7 +1,7 @@
-"""Every measure once: its key, its titles, what it means, which direction is better, how numbers are written.
+"""The table of measures: key, titles, meaning, which direction is better, and how to format numbers.
 
-Tables on the terminal, Markdown, CSV and JSON files, HTML pages, figures, claims and the documentation all
-read this table. Nothing here needs torch. To add a measure, add an entry here and a function that computes it
+Tables in the terminal, Markdown, CSV and JSON files, HTML pages, figures, claims and the documentation all
+use this table. Nothing here needs torch. To add a measure, add an entry here and a function that computes it
 (see `osae.studies`).
 """
 
@@ -26,21 +26,25 @@ Scope = Literal[
     "method",
     "unit",
     "unit_score",
+    "unit_contexts",
     "contexts",
+    "log",
+    "stitching",
+    "stitching_firing",
 ]
-Listing = Literal["main", "activations", "on request"]  # the table of methods that shows a measure
+Listing = Literal["main", "activations", "on request"]  # which table of methods or units shows a measure
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure: its key in results, its names, and how its numbers are written.
+    """A measure: its key in results, its names, and how to format its numbers.
 
     `title` heads a table column, `phrase` labels an axis, `meaning` is a sentence for legends and the
-    documentation. `better` says which direction is better, if either is. `fixed` writes `digits`
-    decimals; `significant` writes `digits` significant digits, with an exponent below 0.001 and from 100,000
-    on. `chance` says whether unrelated SAEs have a known level of it. `of` says what it is a measure of; a
-    "curve" is over the prefixes of one SAE. `listing` says which table of methods shows it; "on request" is
-    for tables that name it.
+    documentation. `better` says which direction is better, if either is. `fixed` writes `digits` decimals;
+    `significant` writes `digits` significant digits, with an exponent below 0.001 and from 100,000 on.
+    `chance` says whether it has a chance level. `of` says what it is a measure of; a "curve" runs over the
+    prefixes of one SAE. `listing` says which table of methods or units shows it; "on request" is for tables
+    that select it by key.
     """
 
     key: str
@@ -54,6 +58,11 @@ class Measure:
     of: tuple[Scope, ...] = ()
     listing: Listing = "main"
 
+    @property
+    def direction(self) -> str:
+        """Which direction is better, in words; empty if neither is."""
+        return {"high": "higher is better", "low": "lower is better"}.get(self.better, "")
+
     def text(self, value: float | None) -> str:
         """Return the number as text; an en dash if it is missing."""
         if value is None or not math.isfinite(value):
@@ -63,7 +72,7 @@ class Measure:
         return fixed(value, self.digits)
 
     def spread(self, std: float | None) -> str:
-        """Return a standard deviation as text, to the places of `text`; empty if it is missing."""
+        """Return a standard deviation as text, with as many decimals as `text`; empty if it is missing."""
         if std is None or not math.isfinite(std):
             return ""
         if self.format == "significant":
@@ -108,7 +117,7 @@ MEASURES: dict[str, Measure] = {
             "orderedness",
             "Ord",
             "orderedness",
-            "Spearman correlation of the matched units' places.",
+            "Spearman correlation of the matched units' positions.",
             better="high",
             chance=True,
             of=("pair", "prefix", "method"),
@@ -136,7 +145,7 @@ MEASURES: dict[str, Measure] = {
             "mcc",
             "MCC",
             "mean matched |cosine|",
-            "Mean absolute cosine of matched units under the best one-to-one matching by it.",
+            "Mean absolute cosine of matched units under the one-to-one matching that maximises it.",
             better="high",
             of=("method",),
         ),
@@ -144,7 +153,7 @@ MEASURES: dict[str, Measure] = {
             "f1",
             "F1",
             "F1 of units as detectors",
-            "Mean F1 of units, each as a detector of the true atom nearest to it.",
+            "Mean F1 score of units, each as a detector of its nearest true atom.",
             better="high",
             of=("method",),
         ),
@@ -163,7 +172,8 @@ MEASURES: dict[str, Measure] = {
             "stream_stability",
             "Stab Z",
             "stability of activations",
-            "Mean Pearson correlation of the activations of units matched by it.",
+            "Mean Pearson correlation of the activations of matched units, under the matching that maximises "
+            "it.",
             better="high",
             chance=True,
             of=("pair", "method"),
@@ -173,7 +183,7 @@ MEASURES: dict[str, Measure] = {
             "stream_orderedness",
             "Ord Z",
             "orderedness of activations",
-            "Spearman correlation of the places of units matched by their activations.",
+            "Spearman correlation of the positions of units matched by their activations.",
             better="high",
             chance=True,
             of=("pair", "method"),
@@ -191,7 +201,7 @@ MEASURES: dict[str, Measure] = {
             "orderedness_of_full",
             "Ord of full",
             "orderedness within the matching of all units",
-            "Spearman correlation of the places of the prefix's units in the matching of all units.",
+            "Spearman correlation of the positions of the prefix's units in the matching of all units.",
             better="high",
             of=("prefix",),
         ),
@@ -201,15 +211,15 @@ MEASURES: dict[str, Measure] = {
             "moved",
             "Moved",
             "units that moved",
-            "Number of units whose place changed.",
+            "Number of units whose position changed.",
             digits=0,
             of=("sae",),
         ),
         Measure(
             "rank_correlation",
             "Rank correlation",
-            "rank correlation of old and new places",
-            "Spearman correlation of the units' old and new places.",
+            "rank correlation of old and new positions",
+            "Spearman correlation of the units' old and new positions.",
             of=("sae",),
         ),
         Measure(
@@ -229,6 +239,15 @@ MEASURES: dict[str, Measure] = {
             of=("sae",),
         ),
         Measure(
+            "prefix",
+            "Loss",
+            "loss of the prefixes",
+            "Ordered loss of the batch: the errors of all prefixes, weighted.",
+            better="low",
+            format="significant",
+            of=("log",),
+        ),
+        Measure(
             "mse",
             "MSE",
             "mean squared error",
@@ -243,7 +262,7 @@ MEASURES: dict[str, Measure] = {
             "explained variance",
             "Share of the variance that the reconstruction explains.",
             better="high",
-            of=("reconstruction", "curve", "method"),
+            of=("reconstruction", "curve", "method", "log"),
         ),
         Measure(
             "l0",
@@ -251,8 +270,15 @@ MEASURES: dict[str, Measure] = {
             "active units per sample",
             "Mean number of units that fire in a sample.",
             digits=2,
-            of=("reconstruction", "method", "contexts"),
+            of=("reconstruction", "method", "contexts", "log"),
             listing="on request",
+        ),
+        Measure(
+            "inactive",
+            "Inactive",
+            "share of inactive units",
+            "Share of the units that have not fired during the last thousand steps of training.",
+            of=("log",),
         ),
         Measure(
             "dead",
@@ -266,7 +292,7 @@ MEASURES: dict[str, Measure] = {
             "unused",
             "Unused",
             "share of unused units in a group",
-            "Share of units that never fire on held-out text, in the group that ends at this place.",
+            "Share of units that never fire on held-out text, in the group that ends at this position.",
             of=("method",),
         ),
         Measure(
@@ -301,8 +327,8 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "least_cosine",
             "Least |cosine|",
-            "least |cosine| of a unit in its place",
-            "Smallest |cosine| of a unit with the principal direction of its place.",
+            "least |cosine| of a unit in its position",
+            "Smallest |cosine| of a unit with the principal direction of the same rank.",
             better="high",
             digits=4,
             of=("method",),
@@ -310,8 +336,8 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "cosine_in_place",
             "Mean |cosine|",
-            "mean |cosine| of a unit in its place",
-            "Mean |cosine| of a unit with the principal direction of its place.",
+            "mean |cosine| of a unit in its position",
+            "Mean |cosine| of a unit with the principal direction of the same rank.",
             better="high",
             digits=4,
             of=("method",),
@@ -320,7 +346,7 @@ MEASURES: dict[str, Measure] = {
             "least_possible_mse",
             "Least possible MSE",
             "least possible error",
-            "Mean squared error of the best linear reconstruction with as many units.",
+            "Mean squared error of the best linear reconstruction with the same number of units.",
             format="significant",
             of=("method",),
         ),
@@ -352,16 +378,17 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "code_gradient",
             "Code gradient",
-            "gradient by the codes at the truth",
-            "Norm of the gradient of the nested loss by a sample's code, at the truth; root mean square.",
+            "gradient with respect to the codes at the truth",
+            "Norm of the gradient of the nested loss with respect to a sample's code, at the truth (root "
+            "mean square).",
             digits=4,
             of=("method",),
         ),
         Measure(
             "atom_gradient",
             "Atom gradient",
-            "gradient by the atoms at the truth",
-            "Norm of the nested loss's gradient by the unit-norm atoms, at the truth.",
+            "gradient with respect to the atoms at the truth",
+            "Norm of the gradient of the nested loss with respect to the unit-norm atoms, at the truth.",
             digits=4,
             of=("method",),
         ),
@@ -369,15 +396,16 @@ MEASURES: dict[str, Measure] = {
             "leaves_truth",
             "Leaves truth",
             "share of worlds whose minimiser is not the truth",
-            "Share of worlds in which a point of higher full loss has a lower nested loss than the truth.",
+            "Share of worlds in which a point with a higher full loss has a lower nested loss than the "
+            "truth.",
             digits=2,
             of=("method",),
         ),
         Measure(
             "tied_orders",
             "Best orders",
-            "number of orders of least loss",
-            "Number of orders of least nested loss.",
+            "number of orders with the least loss",
+            "Number of orders with the least nested loss.",
             digits=0,
             of=("method",),
         ),
@@ -416,7 +444,7 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "coherence_limit",
             "below 1/(2m-1)",
-            "coherence asked for",
+            "required coherence",
             "Coherence below which m-sparse codes are unique, 1/(2m-1).",
             of=("method",),
         ),
@@ -439,7 +467,7 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "spark_limit",
             "above 2m",
-            "spark asked for",
+            "required spark",
             "Spark that m-sparse codes must exceed to be unique, 2m (at most K).",
             digits=0,
             of=("method",),
@@ -448,15 +476,16 @@ MEASURES: dict[str, Measure] = {
             "isometry",
             "RIP m",
             "restricted isometry constant of order m",
-            "Restricted isometry constant of order m, from all sets of atoms or, if they are more, a lower "
-            "bound from 2000 of them.",
+            "Restricted isometry constant of order m, from all sets of atoms or, if there are too many, a "
+            "lower bound from 2000 of them.",
             of=("method",),
         ),
         Measure(
             "isometry_double",
             "RIP 2m",
             "restricted isometry constant of order 2m",
-            "The same of order 2m, at most K; below 1 is sufficient for uniqueness.",
+            "Restricted isometry constant of order 2m, at most K; a value below 1 is sufficient for "
+            "uniqueness.",
             of=("method",),
         ),
         # --- whether the scores of units are right ---
@@ -464,30 +493,38 @@ MEASURES: dict[str, Measure] = {
             "true_units",
             "True",
             "share of true units",
-            "Share of the units that have the direction of a true feature.",
+            "Share of units that have the direction of a true feature.",
             of=("method",),
         ),
         Measure(
             "auc",
             "AUC",
             "AUC of reproducibility",
-            "Chance that a true unit is more reproducible than a false one; ties count half.",
+            "Probability that a true unit is more reproducible than a false one; ties count half.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "auc_support",
+            "AUC, support",
+            "AUC of support",
+            "The same of support, which grades how far the nearest units are the same.",
             better="high",
             of=("method",),
         ),
         Measure(
             "auc_nearest",
+            "AUC, nearest",
             "AUC of the nearest cosine",
-            "AUC of the nearest cosine",
-            "The same of the mean cosine with the nearest units.",
+            "The same for the mean cosine with the nearest units.",
             better="high",
             of=("method",),
         ),
         Measure(
             "auc_matched",
+            "AUC, matched",
             "AUC of the matched cosine",
-            "AUC of the matched cosine",
-            "The same of the mean cosine with matched units.",
+            "The same for the mean cosine with matched units.",
             better="high",
             of=("method",),
         ),
@@ -502,23 +539,23 @@ MEASURES: dict[str, Measure] = {
             "calibration_error",
             "Calibration error",
             "expected calibration error",
-            "Mean gap between the share of units that the other runs foretell the last one to find and the "
-            "share that it finds.",
+            "Mean gap between the share of units that a run is predicted to find, from the others, and the "
+            "share that it finds; each run takes its turn.",
             better="low",
             of=("method",),
         ),
         Measure(
             "found_next_never",
-            "Next run, least expected",
+            "Least expected",
             "share of the least expected units found",
-            "Share of the units of the lowest expectation that the last run finds.",
+            "Share of the units of the lowest expectation that the run which took no part finds.",
             of=("method",),
         ),
         Measure(
             "found_next_always",
-            "Next run, most expected",
+            "Most expected",
             "share of the most expected units found",
-            "Share of the units of the highest expectation that the last run finds.",
+            "Share of the units of the highest expectation that the run which took no part finds.",
             of=("method",),
         ),
         # --- units of a larger SAE in a smaller one ---
@@ -527,35 +564,35 @@ MEASURES: dict[str, Measure] = {
             "Novel",
             "share of units that lower the error",
             "Share of the larger SAE's units that lower the smaller one's error where they fire.",
-            of=("method",),
+            of=("method", "stitching"),
         ),
         Measure(
             "reconstruction",
             "Reconstruction",
             "share of units that raise the error",
             "Share of the larger SAE's units that raise the smaller one's error: it already covers them.",
-            of=("method",),
+            of=("method", "stitching"),
         ),
         Measure(
             "unchanged",
             "No change",
             "share of units that never fire",
             "Share of the larger SAE's units that never fire.",
-            of=("method",),
+            of=("method", "stitching"),
         ),
         Measure(
             "novel_of_firing",
             "Novel, of firing",
             "share of firing units that lower the error",
             "Share of the larger SAE's units that lower the smaller one's error, among those that fire.",
-            of=("method",),
+            of=("method", "stitching_firing"),
         ),
         Measure(
             "reconstruction_of_firing",
             "Reconstruction, of firing",
             "share of firing units that raise the error",
             "Share of the larger SAE's units that raise the smaller one's error, among those that fire.",
-            of=("method",),
+            of=("method", "stitching_firing"),
         ),
         Measure(
             "share_of_error",
@@ -566,28 +603,36 @@ MEASURES: dict[str, Measure] = {
             of=("unit",),
         ),
         Measure(
-            "frequency",
-            "Fires in",
-            "share of samples in which the unit fires",
-            "Share of the samples in which the unit fires.",
-            format="significant",
-            of=("unit", "unit_score"),
-        ),
-        Measure(
             "nearest",
             "Nearest unit",
             "nearest unit of the smaller SAE",
-            "Unit of the smaller SAE whose atom is nearest.",
+            "Unit of the smaller SAE with the nearest atom.",
             digits=0,
             of=("unit",),
         ),
         Measure("cosine", "Its cosine", "cosine", "Cosine with that atom.", of=("unit",)),
         # --- a unit, over all other SAEs ---
         Measure(
+            "found_in",
+            "found in",
+            "share of units found in that many SAEs",
+            "Share of the units that are found again in that many of the other SAEs.",
+            of=("sae",),
+        ),
+        Measure(
+            "energy",
+            "Energy",
+            "explained energy",
+            "Share of the data's squared norm, measured from the decoder bias, that the unit explains on its "
+            "own.",
+            format="significant",
+            of=("unit_score",),
+        ),
+        Measure(
             "reproducibility",
             "Found again",
             "reproducibility",
-            "Share of the other SAEs, those of the same recipe if there are any, in which the unit is found "
+            "Share of the other SAEs (of the same recipe, if there are any) in which the unit is found "
             "again.",
             better="high",
             of=("unit_score",),
@@ -596,16 +641,18 @@ MEASURES: dict[str, Measure] = {
             "reproducibility_chance",
             "by chance",
             "reproducibility by chance",
-            "Share of the SAEs in which units as frequent as this one are found again without their nearest "
-            "unit.",
+            "Share of the SAEs in which units that fire as often as this one are found again once their "
+            "nearest unit is removed.",
             of=("unit_score",),
         ),
         Measure(
-            "found_in",
-            "found in",
-            "share of units found in so many SAEs",
-            "Share of the units that are found again in so many of the other SAEs.",
-            of=("sae",),
+            "support",
+            "Support",
+            "support by other SAEs",
+            "Reproducibility without a yes or no: how far the nearest units of these SAEs are the same, 0.5 "
+            "at the threshold, times the correlation of activations.",
+            better="high",
+            of=("unit_score",),
         ),
         Measure(
             "expected",
@@ -624,14 +671,6 @@ MEASURES: dict[str, Measure] = {
             of=("unit_score",),
         ),
         Measure(
-            "matched_cosine",
-            "Matched cosine",
-            "cosine of matched units",
-            "Mean cosine with the unit's partners in the best one-to-one matchings.",
-            better="high",
-            of=("unit_score",),
-        ),
-        Measure(
             "nearest_cosine",
             "Nearest cosine",
             "cosine of nearest units",
@@ -640,10 +679,27 @@ MEASURES: dict[str, Measure] = {
             of=("unit_score",),
         ),
         Measure(
+            "matched_cosine",
+            "Matched cosine",
+            "cosine of matched units",
+            "Mean cosine with the unit's matches in the best one-to-one matchings.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
             "mutual",
             "Mutual",
             "share of mutual neighbours",
-            "Share of the other SAEs whose nearest unit has this one as its own nearest.",
+            "Share of the other SAEs in which the nearest unit has this one as its own nearest unit.",
+            better="high",
+            of=("unit_score",),
+            listing="on request",
+        ),
+        Measure(
+            "correlation",
+            "Correlation",
+            "correlation of activations",
+            "Mean Pearson correlation of the activations of the unit and of the nearest units.",
             better="high",
             of=("unit_score",),
         ),
@@ -656,41 +712,50 @@ MEASURES: dict[str, Measure] = {
             of=("unit_score",),
         ),
         Measure(
-            "correlation",
-            "Correlation",
-            "correlation of activations",
-            "Mean Pearson correlation of the activations of the unit and of the nearest units.",
-            better="high",
-            of=("unit_score",),
+            "frequency",
+            "Fires in",
+            "share of samples in which the unit fires",
+            "Share of the samples in which the unit fires.",
+            format="significant",
+            of=("unit", "unit_score"),
         ),
         Measure(
-            "energy",
-            "Energy",
-            "explained energy",
-            "Share of the data's squared norm, taken from the decoder's bias, that the unit explains alone.",
+            "mean_activation",
+            "Mean activation",
+            "mean activation",
+            "Mean activation of the unit where it fires.",
             format="significant",
-            of=("unit_score",),
+            of=("unit_contexts",),
+        ),
+        Measure(
+            "largest",
+            "Largest",
+            "largest activation",
+            "Largest activation of the unit.",
+            format="significant",
+            of=("unit_contexts",),
         ),
         Measure(
             "gain",
             "Gain",
             "gain",
-            "Share of that squared norm that the unit explains after those before it in the canonical order.",
+            "Share of that squared norm that the unit explains in addition to the units before it in the "
+            "canonical order.",
             format="significant",
             of=("unit_score",),
         ),
         Measure(
             "place",
-            "Place",
-            "place in the canonical order",
-            "Place in the canonical order, in which the next unit lowers the error most; from 0.",
+            "Position",
+            "position in the canonical order",
+            "Position in the canonical order, in which each next unit lowers the error most; starts at 0.",
             digits=0,
             of=("unit_score",),
         ),
     )
 }
 
-# What a measure is taken against, as a suffix of its key: "stability_truth", "orderedness_pairs"
+# What a measure is compared with, as a suffix of its key: "stability_truth", "orderedness_pairs"
 AGAINST = {
     "pairs": ("pairs", "across seeds"),
     "truth": ("truth", "to truth"),
@@ -700,7 +765,7 @@ AGAINST = {
     "codes": ("best codes", "with the best codes"),
     "free": ("all free", "with everything free"),
     "texts": ("two texts", "of the same seed on two texts"),
-    "start": ("own start", "with the own start"),
+    "start": ("own start", "with its own start"),
 }
 
 
@@ -709,9 +774,9 @@ CHANCE, ISOTROPIC = "chance", "isotropic"
 
 
 def measure(key: str) -> Measure:
-    """Return the measure of a key, also of "stability_truth", "orderedness_64" or "stability_chance".
+    """Return the measure for a key, which may be derived: "stability_truth", "orderedness_64".
 
-    A key that is not in the table gets a title made from it.
+    A key that is not in the table is turned into a title.
     """
     if key in MEASURES:
         return MEASURES[key]
@@ -732,7 +797,7 @@ def measure(key: str) -> Measure:
 
 
 def _chance_measure(whole: Measure, suffix: str) -> Measure:
-    """Return the chance level of a measure as a measure of its own, written like the one it stands beside."""
+    """Return the chance level of a measure as a separate measure, formatted like the measure itself."""
     title, which = ("by chance", "unrelated") if suffix == CHANCE else ("isotropic", "isotropic random")
     phrase = f"{whole.phrase} of {which} dictionaries"
     meaning = f"The {whole.phrase} of {which} dictionaries of the same shape."
@@ -741,19 +806,27 @@ def _chance_measure(whole: Measure, suffix: str) -> Measure:
 
 
 def measures_of(scope: Scope) -> tuple[Measure, ...]:
-    """Return the measures of a kind of thing, in the order of the table."""
+    """Return the measures of a scope, in the order of the table."""
     return tuple(entry for entry in MEASURES.values() if scope in entry.of)
 
 
+def keys_of(scope: Scope) -> tuple[str, ...]:
+    """Return the keys of the measures of a scope, in the order of the table."""
+    return tuple(entry.key for entry in measures_of(scope))
+
+
+AGREEMENT = tuple(entry.key for entry in measures_of("prefix") if entry.chance)  # stability, orderedness
+
+
 def base_key(key: str) -> str:
-    """Return the key without what it is taken against: "stability" for "stability_truth"."""
+    """Return the key without its suffix: "stability" for "stability_truth"."""
     base, _, suffix = key.rpartition("_")
     derived = suffix in AGAINST or suffix in (CHANCE, ISOTROPIC) or suffix.isdigit()
     return base if base in MEASURES and derived else key
 
 
 def list_columns(keys: Iterable[str], listing: Listing) -> tuple[str, ...]:
-    """Return those of the keys that a table of methods shows, in the order of the table of measures."""
+    """Return the keys that a table of methods shows, in the order of the table of measures."""
     shown = {entry.key: place for place, entry in enumerate(MEASURES.values()) if entry.listing == listing}
     against = list(AGAINST)
 
@@ -778,14 +851,14 @@ def added(entry: Measure) -> Iterator[None]:
 
 
 def legend(keys: tuple[str, ...] | list[str]) -> str:
-    """Return a sentence for each of the measures, each base measure once."""
+    """Return one sentence per measure, each base measure only once."""
     known = dict.fromkeys(base_key(key) for key in keys)
     entries = [MEASURES[key] for key in known if key in MEASURES and MEASURES[key].meaning]
     return " ".join(f"{entry.title}: {_lower(entry.meaning)}" for entry in entries)
 
 
 def _lower(sentence: str) -> str:
-    """Return the sentence with a small first letter, unless it begins with a person's name."""
+    """Return the sentence with a lower-case first letter, unless it begins with a person's name."""
     return sentence if sentence.startswith(NAMES) else sentence[0].lower() + sentence[1:]
 
 

@@ -1,6 +1,9 @@
 """The exact matcher that never holds all pairs: equal to the dense one, with a certificate that holds."""
 
+import threading
+import time
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -173,6 +176,23 @@ def test_large_dictionaries_go_the_sparse_way_by_themselves(monkeypatch):
     dense = match_atoms(a, b, method="dense")
     monkeypatch.setattr(assignment, "match", None)
     assert stability(a, b) == pytest.approx(float(dense.similarity.mean()), abs=1e-12)
+
+
+def test_threads_that_need_the_loops_at_the_same_time_load_them_once(monkeypatch):
+    loaded = []
+
+    @cache
+    def load() -> None:
+        time.sleep(0.05)
+        loaded.append(threading.current_thread())
+
+    monkeypatch.setattr(assignment, "_compile_loops", load)
+    threads = [threading.Thread(target=assignment.prepare_matching, args=(2048, 2048)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == 1
 
 
 def test_progress_rises_to_one_in_every_round():

@@ -152,5 +152,5 @@ def test_a_state_continues_where_it_was_taken_and_another_shape_is_refused():
     second.update(entries.select(context >= 10), LENGTH)
     for name, array in whole.state().items():
         np.testing.assert_array_equal(array, second.state()[name], err_msg=name)
-    with pytest.raises(ValueError, match="another shape"):
+    with pytest.raises(ValueError, match="the wrong shape"):
         ContextCollector(UNITS, top=3, window=WINDOW).restore(first.state())

@@ -71,7 +71,7 @@ def test_what_cannot_be_measured_is_refused():
         curve.update(torch.ones(2, 1), torch.zeros(2, 1).long(), torch.ones(3, 3))
     with pytest.raises(ValueError, match="decoder width 3"):
         curve.update(torch.ones(1, 1), zero, torch.ones(1, 4))
-    with pytest.raises(ValueError, match="there are 2, from 0"):
+    with pytest.raises(ValueError, match="there are only 2, numbered from 0"):
         curve.update(torch.ones(1, 1), zero + 2, torch.ones(1, 3))
     curve.update(torch.ones(2, 1), torch.zeros(2, 1).long(), torch.ones(2, 3))
     assert bool(curve.explained_variance().isnan().all())  # constant data have no variance

@@ -121,7 +121,7 @@ def test_a_stream_refuses_what_it_cannot_use():
     with pytest.raises(ValueError, match="no samples"):
         recorder.stream()
     ones, zeros = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.long)
-    with pytest.raises(ValueError, match="from 3 to 3: there are 3"):
+    with pytest.raises(ValueError, match="from 3 to 3: there are only 3"):
         recorder.update(ones, zeros + 3)
     with pytest.raises(ValueError, match="2 samples of A and 1 of B"):
         match_streams(record(ones, zeros, 3), record(ones[:1], zeros[:1], 3))

@@ -22,7 +22,7 @@ def find_chromium():
     except ImportError:
         found, missing = None, "Playwright is not installed: pip install -e '.[browser]'"
     else:
-        missing = "there is no Chromium: apt-get install chromium"
+        missing = "Chromium is not installed: apt-get install chromium"
     if found is None:
         (pytest.fail if REQUIRED else pytest.skip)(missing)
     return found

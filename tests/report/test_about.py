@@ -10,11 +10,16 @@ from osae.measures import Measure, added
 from osae.report import render_page, show
 from osae.report.about import describe
 from osae.results import Comparison, Evaluation, Interval, Ordering, read
+from osae.results.codec import from_json
 from osae.results.subject import SourceInfo
 from tests.report.test_page import seen
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "release-0.1.0"
 AWKWARD = r"$\frac$ <b>\alpha & _x"
+
+
+def read_back(result):
+    return from_json(type(result), result.to_json())
 
 
 def kept(name):
@@ -48,7 +53,7 @@ def evaluation():
         ("compare-two", "Comparison of 2 SAEs", 2),
         ("compare-three", "Comparison of 3 SAEs", 2),
         ("evaluate", "Evaluation of 6 SAEs", 2),
-        ("stitch", "Stitching of two SAEs", 0),
+        ("stitch", "Stitching of two SAEs", 1),
     ],
 )
 def test_every_study_has_a_page_with_its_tables_figures_and_provenance(name, title, images):
@@ -70,6 +75,8 @@ def test_an_ordering_has_a_page(evaluation):
     text = "".join(seen(render_page(result)).text)
     assert "Units ordered by gain" in text
     assert "3 of 3 units moved" in text
+    (plot,) = describe(result, Path()).figures
+    assert (plot.panels[0].dots.x, plot.panels[0].dots.y) == ((2, 0, 1), (0, 1, 2))
 
 
 def test_one_pair_is_shown_without_a_spread_or_an_interval(two, capsys):
@@ -121,16 +128,42 @@ def test_many_pairs_are_drawn_as_their_mean(three):
     assert [line.name for line in stability] == ["mean of pairs", "chance level"]
     assert list(stability[0].y) == [prefix.measures["stability"].mean for prefix in three.means.prefixes]
     assert len(dots.panels) == 8
-    assert "the first 8 of 9 pairs" in dots.caption
+    assert "The first 8 of 9 pairs" in dots.caption
     lines, _ = describe(three, Path()).figures
     names = [three.pair_name(pair) for pair in three.pairs]
     assert [line.name for line in lines.panels[0].lines] == [*names, "chance level"]
 
 
+def test_the_similarity_of_all_units_is_drawn_where_the_file_has_it(two):
+    _, without = describe(two, Path()).figures
+    assert [panel.map for panel in without.panels] == [None]
+    cosines = tuple(tuple(0.25 * (row == column) for column in range(3)) for row in range(4))
+    units = [replace(sae, compared=count) for sae, count in zip(two.saes, (10, 3), strict=True)]
+    mapped = replace(two, saes=tuple(units), pairs=(replace(two.pairs[0], cosines=cosines),))
+    assert read_back(mapped) == mapped
+    _, plot = describe(mapped, Path()).figures
+    matched, similarity = plot.panels
+    assert matched.group == similarity.group == two.pair_name(two.pairs[0])
+    drawn = similarity.map
+    assert drawn.z == tuple(zip(*cosines, strict=True))  # the first SAE is across, as in the scatter
+    assert drawn.y == (0, 1, 2)
+    assert drawn.x == (0.5, 3, 5.5, 8)  # middles of 0-1, 2-4, 5-6, 7-9
+    assert not drawn.square
+
+
+def test_what_stitched_units_remove_is_drawn_against_how_often_they_fire():
+    result = kept("stitch")
+    (plot,) = describe(result, Path()).figures
+    fired = [unit for unit, frequency in enumerate(result.frequency) if frequency > 0]
+    assert plot.panels[0].dots.x == tuple(result.frequency[unit] for unit in fired)
+    removed = [-100 * result.change[unit] / result.error for unit in fired]
+    assert plot.panels[0].dots.y == pytest.approx(removed)
+
+
 def test_pairs_without_their_matching_have_no_scatter(two):
     pair = two.pairs[0]
     bare = replace(two, pairs=(replace(pair, matching=replace(pair.matching, pairs=())),))
-    assert [plot.title for plot in describe(bare, Path()).figures] == ["Consistency of the prefixes"]
+    assert [plot.title for plot in describe(bare, Path()).figures] == ["Consistency by prefix"]
 
 
 def test_a_measure_in_the_table_of_measures_is_on_the_page_and_on_the_terminal(two, capsys):

@@ -1,7 +1,10 @@
 """Pages in a real browser: nothing is loaded or complains, and all works by mouse and by keyboard."""
 
+import json
+import shutil
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,14 +69,15 @@ def formats(language, tmp_path_factory):  # noqa: F811
     for library in ("saelens", "dictionary_learning"):
         assert main(["convert", str(saes[0]), str(folder / library), "--to", library]) == 0
         saes.append(folder / library)
-    words = [*map(str, saes), "--data", str(language / "x"), "--json", str(folder / "compare.json")]
-    assert main(["compare", *words]) == 0
+    data = ["--data", str(language / "x")]
+    assert main(["contexts", *map(str, saes), *data, "--device", "cpu"]) == 0
+    assert main(["compare", *map(str, saes), *data, "--json", str(folder / "compare.json")]) == 0
     return make_page(folder, [folder / "compare.json"])
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A page of an experiment on a world, with every kind of figure."""
+    """A page of an experiment on a world, with every kind of figure, and of two SAEs without activations."""
     from osae.results import ExperimentResult
     from tests.report.conftest import METHODS, method_row
 
@@ -98,29 +102,33 @@ def world(tmp_path_factory):
     figures.bars_with_intervals(rows, ("stability_truth", "mse"), folder / "bars.png")
     drawn = tuple(Figure(f"{name}.png", f"The {name}.") for name in ("matching", "pair", "bars"))
     result = ExperimentResult("toy", "A world", {"kind": "SparseWorld"}, (0, 1, 2), rows, figures=drawn)
-    return write_experiment(result, folder)
+    write_experiment(result, folder)
+    saes = [str(save_sae(folder / f"seed{seed}", noise(12, 16, seed), TopK(2))) for seed in (0, 1)]
+    assert main(["compare", *saes, "--json", str(folder / "compare.json")]) == 0
+    return make_page(folder, [folder, folder / "compare.json"])
 
 
-@pytest.mark.parametrize("kind", ["page", "formats", "world"])
+KINDS = {"page": 4, "formats": 3, "world": 2}  # pages, and how many SAEs they have
+every_kind = pytest.mark.parametrize("kind", list(KINDS))
+
+
+@every_kind
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 def test_a_page_opens_fits_draws_everything_and_is_accessible(kind, width, scheme, browser, request):
     with opened(browser, request.getfixturevalue(kind), width=width, scheme=scheme) as tab:
-        count = tab.locator("figure[data-plot]").count()
-        for place in range(count):
-            tab.locator("figure[data-plot]").nth(place).scroll_into_view_if_needed()
-        tab.wait_for_function(f"document.querySelectorAll('figure[data-drawn]').length === {count}")
+        count = draw_all(tab).count()
         assert count >= 2
         assert tab.locator("figure .main-svg").count() >= count
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        if kind != "world":
-            tab.wait_for_selector("#units[data-ready]")
+        tab.wait_for_selector("#units[data-ready]")
         check_accessibility(tab)
 
 
-def test_methods_are_switched_and_figures_zoomed_by_mouse_and_keyboard(browser, page):
-    with opened(browser, page) as tab:
-        figure = tab.locator("figure[data-plot]", has_text="Consistency of the prefixes")
-        figure.scroll_into_view_if_needed()
+@every_kind
+def test_methods_are_switched_and_figures_zoomed_by_mouse_and_keyboard(kind, browser, request):
+    with opened(browser, request.getfixturevalue(kind)) as tab:
+        draw_all(tab)
+        figure = tab.locator("figure[data-plot]", has=tab.locator(".legend")).first
         switch = figure.locator(".legend button").first
         traces = "box => box.data.filter(trace => trace.name).length"
         box = figure.locator(".plot").first
@@ -131,7 +139,7 @@ def test_methods_are_switched_and_figures_zoomed_by_mouse_and_keyboard(browser, 
         switch.focus()
         tab.keyboard.press("Enter")
         assert box.evaluate(traces) == before
-        span = "box => { const [low, high] = box._fullLayout.yaxis.range; return high - low }"
+        span = "box => { const [low, high] = box._fullLayout.xaxis.range; return high - low }"
         whole = box.evaluate(span)
         figure.get_by_role("button", name="Zoom in").focus()
         tab.keyboard.press("Space")
@@ -146,13 +154,61 @@ def test_methods_are_switched_and_figures_zoomed_by_mouse_and_keyboard(browser, 
         assert box.evaluate(span) < whole
 
 
+def draw_all(tab):
+    """Bring every figure into view."""
+    figures = tab.locator("figure[data-plot]")
+    for place in range(figures.count()):
+        figures.nth(place).scroll_into_view_if_needed()
+    tab.wait_for_function(f"document.querySelectorAll('figure[data-drawn]').length === {figures.count()}")
+    return figures
+
+
+def test_a_map_of_similarity_zooms_and_names_its_units(browser, page):
+    with opened(browser, page) as tab:
+        draw_all(tab)
+        figure = tab.locator("figure[data-plot]", has_text="Units of one SAE in the other")
+        similarity = figure.locator(".plot").nth(1)
+        assert similarity.evaluate("box => box.data[0].z.length") == 12
+        figure.locator("select").select_option(index=3)
+        assert figure.locator(".plot").count() == 2
+        span = "box => { const [low, high] = box._fullLayout.yaxis.range; return high - low }"
+        whole = similarity.evaluate(span)
+        similarity.scroll_into_view_if_needed()
+        area = similarity.locator(".nsewdrag").first.bounding_box()
+        tab.mouse.move(area["x"] + 100, area["y"] + 100)
+        similarity.locator(".hoverlayer .hovertext").wait_for()
+        assert "position in the first SAE" in similarity.locator(".hoverlayer").text_content()
+        tab.mouse.down()
+        tab.mouse.move(area["x"] + 180, area["y"] + 180, steps=4)
+        tab.mouse.up()
+        assert similarity.evaluate(span) < whole
+
+
+def test_paper_has_every_figure_and_table(browser, page):
+    with opened(browser, page, scheme="dark") as tab:
+        tab.wait_for_timeout(2000)  # figures out of view are unpacked meanwhile
+        tab.evaluate(
+            "addEventListener('beforeprint', () => { window.printed = {\n"
+            "open: document.querySelectorAll('details.more:not([open])').length } })"
+        )
+        assert tab.pdf(format="A4")[:5] == b"%PDF-"
+        count = tab.locator("figure[data-plot]").count()
+        assert tab.locator("figure[data-drawn]").count() == count
+        assert tab.evaluate("window.printed.open") == 0
+        assert tab.locator("details.more[open]").count() == 0  # closed again
+
+
 def test_many_panels_have_a_picker(browser, world):
     with opened(browser, world) as tab:
-        figure = tab.locator("figure[data-plot]", has_text="two seeds and the ground truth")
+        figure = tab.locator("figure[data-plot]", has_text="Two seeds and the ground truth")
         figure.scroll_into_view_if_needed()
-        assert figure.locator(".plot").count() == 1
-        figure.locator("select").select_option(index=4)
-        assert "Pearson" in figure.locator(".plot .gtitle").text_content()
+        titles = figure.locator(".plot .gtitle")
+        assert titles.all_text_contents() == [
+            f"{pair}"
+            for pair in ("first seed and truth", "second seed and truth", "first seed and second seed")
+        ]
+        figure.locator("select").select_option(label="osae: activation")
+        assert titles.all_text_contents() == ["truth", "first seed", "second seed"]
 
 
 def units_shown(tab):
@@ -167,24 +223,28 @@ def scores_shown(tab, title):
     ]
 
 
-def test_units_are_sorted_filtered_and_searched(browser, page):
-    with opened(browser, page) as tab:
+@every_kind
+def test_units_are_sorted_filtered_and_searched(kind, browser, request):
+    score, word = ("Nearest cosine", "7") if kind == "world" else ("Fires in", "dog")
+    with opened(browser, request.getfixturevalue(kind)) as tab:
         tab.wait_for_selector("#units[data-ready]")
         assert units_shown(tab) == list(range(12))
-        tab.locator("#units thead button", has_text="Frequency").click()
-        found = scores_shown(tab, "Frequency")
+        tab.locator("#units thead button", has_text=score).click()
+        found = scores_shown(tab, score)
         assert found == sorted(found, reverse=True)
         tab.keyboard.press("Enter")  # the title keeps the focus
-        assert scores_shown(tab, "Frequency") == sorted(found)
-        tab.get_by_role("button", name="Add a filter").click()
-        tab.get_by_label("Filter by").select_option(label="Frequency")
-        middle = sorted(found)[6]
+        assert scores_shown(tab, score) == sorted(found)
+        tab.get_by_role("button", name="Add a filter").focus()
+        tab.keyboard.press("Enter")
+        tab.get_by_label("Filter by").select_option(label=score)
+        _, below, above = max((after - before, before, after) for before, after in pairwise(sorted(found)))
+        middle = (below + above) / 2
         tab.get_by_label("at least").fill(str(middle))
-        assert scores_shown(tab, "Frequency") == [value for value in sorted(found) if value >= middle]
+        assert scores_shown(tab, score) == [value for value in sorted(found) if value >= middle]
         tab.get_by_label("Remove this filter").click()
-        tab.get_by_label("Search tokens").fill("dog")
-        rows = tab.locator("#units tbody tr").all()
-        assert rows
+        tab.get_by_label("Search tokens").focus()
+        tab.keyboard.type(word)
+        assert 0 < len(units_shown(tab)) < 12
         tab.get_by_label("Search tokens").fill("no such token")
         assert units_shown(tab) == []
         assert "no unit" in tab.locator(".pager").text_content()
@@ -201,21 +261,29 @@ def test_a_search_finds_exactly_the_units_that_have_the_token(browser, page, run
         assert units_shown(tab) == np.flatnonzero((heavy == wanted).any(1)).tolist()
 
 
-def test_a_unit_opens_beside_its_partners_by_mouse_by_keyboard_and_by_address(browser, page):
+@every_kind
+def test_a_unit_opens_beside_its_partners_by_mouse_by_keyboard_and_by_address(kind, browser, request):
+    page = request.getfixturevalue(kind)
     with opened(browser, page) as tab:
         tab.wait_for_selector("#units[data-ready]")
         tab.locator("#units tbody tr").nth(3).click()
         tab.wait_for_selector("#units[data-open='0/3']")
         assert tab.url.endswith("#unit/0/3")
         cards = tab.locator("#units .detail article")
-        assert cards.count() >= 4  # the unit, and its partner in each of three other SAEs
+        assert cards.count() >= KINDS[kind]  # the unit, and its partner in each other SAE
+        shown = [card.get_attribute("data-unit").split("/")[0] for card in cards.all()]
+        assert set(shown) == {str(place) for place in range(KINDS[kind])}
         assert "cosine" in cards.nth(1).text_content()
+        partner = cards.nth(1).get_attribute("data-unit")
+        cards.nth(1).locator("h4 a").click()
+        tab.wait_for_selector(f"#units[data-open='{partner}']")
+        tab.go_back()
+        tab.wait_for_selector("#units[data-open='0/3']")
         tab.locator("#units tbody tr[aria-current] a").focus()
         tab.keyboard.press("ArrowDown")
         tab.wait_for_selector("#units[data-open='0/4']")
         tab.keyboard.press("k")
         tab.wait_for_selector("#units[data-open='0/3']")
-        partner = cards.nth(1).get_attribute("data-unit")
         tab.locator("#units .list .wide").focus()
         tab.keyboard.press("p")
         tab.wait_for_selector(f"#units[data-open='{partner}']")
@@ -224,9 +292,34 @@ def test_a_unit_opens_beside_its_partners_by_mouse_by_keyboard_and_by_address(br
         tab.keyboard.press("/")
         assert tab.evaluate("document.activeElement.type") == "search"
         check_accessibility(tab)
-    with opened(browser, page, fragment="#unit/2/7") as tab:
-        tab.wait_for_selector("#units[data-open='2/7']")
-        assert tab.locator("[data-part=sae]").input_value() == "2"
+    last = KINDS[kind] - 1
+    with opened(browser, page, fragment=f"#unit/{last}/7") as tab:
+        tab.wait_for_selector(f"#units[data-open='{last}/7']")
+        assert tab.locator("[data-part=sae]").input_value() == str(last)
+        cards = tab.locator("#units .detail article:not(.main)")
+        furthest = cards.nth(last - 1).get_attribute("data-unit")
+        tab.keyboard.press(str(last))  # nothing has the focus yet
+        tab.wait_for_selector(f"#units[data-open='{furthest}']")
+
+
+def test_what_is_unfolded_on_a_card_stays_so_on_all_and_for_the_next_unit(browser, page):
+    with opened(browser, page, fragment="#unit/0/3") as tab:
+        tab.wait_for_selector("#units[data-open='0/3']")
+        tab.locator("#units article.main summary", has_text="Across its range").click()
+        folds = tab.locator("#units details", has_text="Across its range")
+        assert folds.count() > 1
+        assert all(fold.get_attribute("open") is not None for fold in folds.all())
+        tab.keyboard.press("j")
+        tab.wait_for_selector("#units[data-open='0/4']")
+        assert tab.locator("#units article.main details[data-section=kind-1][open]").count() == 1
+
+
+def test_on_a_phone_a_selected_unit_comes_into_view(browser, page):
+    with opened(browser, page, width=400) as tab:
+        tab.wait_for_selector("#units[data-ready]")
+        tab.locator("#units tbody tr").nth(2).click()
+        tab.wait_for_selector("#units[data-open='0/2']")
+        assert 0 <= tab.locator("#units article.main").bounding_box()["y"] < 200
 
 
 def test_contexts_are_shaded_where_the_unit_fires(browser, page, run):
@@ -281,6 +374,18 @@ def test_pieces_beside_the_page_are_loaded_when_a_unit_is_opened(browser, run):
     context.close()
 
 
+def test_a_page_of_4096_units_with_12_contexts_each_is_small_and_fast(browser, tmp_path):
+    """`python -m benchmarks.speed.pages` measures; here the limits allow for a busy machine."""
+    from benchmarks.speed import pages
+
+    pages.make_page(1, 4096, tmp_path / "page.html", folder=False)
+    assert (tmp_path / "page.html").stat().st_size < 15_000_000
+    found = pages.measure_page(browser, tmp_path / "page.html", repeats=2)
+    assert found["first paint"] < 5000
+    assert found["search"] < 1000
+    assert found["open a unit"] < 5000
+
+
 def test_a_page_that_is_too_large_asks_for_a_folder(run, monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["osae.report.page"], "LARGEST", 100_000)
     assert main(["report", str(run / "compare.json"), "--out", str(run / "large.html")]) == 2
@@ -318,3 +423,17 @@ def test_units_of_a_file_without_a_table_of_units_have_the_partners_of_the_match
         partners = [f"{place}/{units[3]}" for place, units in matched]
         cards = tab.locator("#units .detail article:not(.main)").all()
         assert [card.get_attribute("data-unit") for card in cards] == partners
+
+
+def test_the_page_of_a_run_that_is_watched_reloads_itself(browser, tmp_path):
+    run, page = shutil.copytree(KEPT / "interrupted", tmp_path / "run"), tmp_path / "run.html"
+    words = ["watch", str(run), "--once", "--every", "1", "--html", str(page)]
+    assert main(words) == 0
+    with opened(browser, page) as tab:
+        assert "18 of 40 steps are done" in tab.locator("main").text_content()
+        log = run / "log.jsonl"
+        last = json.loads(log.read_text().splitlines()[-1])
+        with log.open("a") as file:
+            file.write(json.dumps(last | {"step": 29}) + "\n")
+        assert main(words) == 0
+        tab.get_by_text("29 of 40 steps are done").wait_for()

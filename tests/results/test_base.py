@@ -90,9 +90,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"x\.json cannot be read: "):
         read(tmp_path / "x.json")
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\xff")
-    with pytest.raises(
-        ValueError, match=r"x\.npy cannot be read: it is not a JSON file, since it is not text"
-    ):
+    with pytest.raises(ValueError, match=r"x\.npy cannot be read: it is not a JSON file, but binary data"):
         read(tmp_path / "x.npy")
 
 
@@ -160,5 +158,5 @@ def test_text_in_a_table_is_no_formula():
 def test_a_file_of_any_size_is_refused_without_reading_it(tmp_path):
     with open(tmp_path / "c.json", "wb") as file:
         file.truncate(2**40)
-    with pytest.raises(ValueError, match=r"c\.json cannot be read: it has more than"):
+    with pytest.raises(ValueError, match=r"c\.json cannot be read: it is larger than"):
         read_json(tmp_path / "c.json", largest=2**20)

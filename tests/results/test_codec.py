@@ -74,10 +74,10 @@ def test_numbers_that_do_not_exist_are_null_and_arrays_are_lists():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": 3}, "name is 3: text is needed"),
-        ({"list": {}}, r"list is \{\}: a list is needed"),
-        ({"list": [{"number": "x"}]}, r"list\[0\].number is 'x': a number is needed"),
-        ({"triple": [1, 2]}, "a list of 3 is needed"),
+        ({"name": 3}, "name is 3: text is required"),
+        ({"list": {}}, r"list is \{\}: a list is required"),
+        ({"list": [{"number": "x"}]}, r"list\[0\].number is 'x': a number is required"),
+        ({"triple": [1, 2]}, "a list of 3 is required"),
         ({"triple": [1.5, 2, 3.0]}, r"triple\[0\] is 1.5: a whole number"),
         ({"triple": [True, 2, 3.0]}, r"triple\[0\] is True"),
         ({"kind": "c"}, "kind is 'c'"),

@@ -176,7 +176,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, shards):
         ([a, wide], {}, "b has width 25 and .*a has 24"),
         ([a, tmp_path / "bare.npy"], {"on": "encoder"}, "has no encoder"),
         ([a, tmp_path / "bare.npy"], {"data": shards}, "cannot encode activations"),
-        ([wide, wide], {"data": shards}, "has width 25, and .* has 24"),
+        ([wide, wide], {"data": shards}, "has width 25, but .* has width 24"),
         ([a, zero], {"dead": "drop"}, "all 30 units of an SAE are dead"),
         ([a, a], {"prefixes": [21]}, "prefix length 21: give 1 to 20"),
         ([a, a], {"prefixes": [0]}, "prefix length 0: give 1 to 20"),
@@ -377,11 +377,18 @@ def test_an_error_in_the_second_thread_is_raised_in_the_first(monkeypatch):
         compare([noise(20, 8, seed) for seed in range(2)])
 
 
+def join_chance_threads():
+    for thread in threading.enumerate():
+        if thread.name == "osae-chance":
+            thread.join(60)
+
+
 def test_no_levels_are_computed_after_a_comparison_has_failed(monkeypatch):
+    join_chance_threads()  # a failed comparison of another test may have left one at its last level
     drawn, resume = [], threading.Event()
 
     def level(small, large, width, **options):
-        resume.wait(10)
+        resume.wait(60)
         drawn.append(small)
         return metrics.ChanceLevel(0.1, 0.1, 0.0, 0.1, 1)
 
@@ -392,8 +399,6 @@ def test_no_levels_are_computed_after_a_comparison_has_failed(monkeypatch):
     monkeypatch.setattr(module.metrics, "match_atoms", fail)
     with pytest.raises(RuntimeError, match="stopped"):
         compare([noise(20, 8, seed) for seed in range(2)], prefixes=[2, 4, 8])
-    workers = [thread for thread in threading.enumerate() if thread.name == "osae-chance"]
     resume.set()
-    for worker in workers:
-        worker.join(10)
-    assert drawn in ([], [20], [20, 20])  # what each thread was at, if it had started
+    join_chance_threads()
+    assert len(drawn) <= 2  # what each of the two threads was at, if it had started

@@ -16,6 +16,7 @@ from osae.data.lm import LanguageModel
 from osae.data.placing import place_text
 from osae.data.shards import Shards
 from osae.interop import load
+from osae.locks import LOCK
 from osae.sparsify import TopK
 from osae.studies import contexts as study
 from osae.studies.contexts import contexts
@@ -136,9 +137,11 @@ def test_an_interrupted_call_continues_and_ends_with_the_same_files(sae, data, t
 
 
 def test_a_finished_folder_is_left_alone_and_another_request_refused(sae, data, monkeypatch):
-    contexts(sae, data, **OPTIONS)
+    ((folder, _),) = contexts(sae, data, **OPTIONS)
     monkeypatch.setattr(study, "_add_shard", None)
+    (folder / LOCK).touch()  # its process was killed when all was written
     ((_, about),) = contexts(sae, data, **OPTIONS)
+    assert not (folder / LOCK).exists()
     assert about.options.top == 5
     with pytest.raises(ValueError, match="other options: remove it"):
         contexts(sae, data, **OPTIONS | {"top": 6})

@@ -127,7 +127,7 @@ def test_a_model_that_was_not_asked_for_may_fail_and_one_that_was_may_not(langua
         (moved, str(language / "model"), "contexts.safetensors is missing"),
         (bare, str(language / "model"), "does not name the model"),
         (x, str(tmp_path / "nowhere"), "cannot be opened as a language model"),
-        (x, str(make_model(tmp_path / "wide", width=32)), "has width 32 there, and .* has 16"),
+        (x, str(make_model(tmp_path / "wide", width=32)), "has width 32 at this layer, but .* has width 16"),
     ):
         with pytest.raises(ValueError, match=message):
             evaluate([sae], shards, model=model)
@@ -157,7 +157,7 @@ def test_a_run_stands_for_its_finished_saes_and_sizes_may_differ(tmp_path, shard
     assert steps[-1][:2] == (1, 1)
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match="no finished SAE yet: `osae resume"):
+    with pytest.raises(ValueError, match="no finished SAE yet: complete it with `osae resume"):
         evaluate([tmp_path / "new"], shards)
 
 
@@ -173,12 +173,12 @@ def test_what_is_not_held_out_or_does_not_fit_is_said(tmp_path, shards):
     sae = SAE(SAEConfig(24, 20, TopK(2)), atoms=3 * atoms)
     sae.save(tmp_path / "a", provenance={"source": {"sha256": shards.provenance()["sha256"]}})
     said = evaluate([tmp_path / "a"], shards, model="none").notes
-    assert "trained on these same activations" in said[0]
+    assert "trained on these activations" in said[0]
     assert "explains less variance than the mean" in said[1]
     for words, message in (
         ({"prefixes": [21]}, "prefix length 21: give 1 to 20"),
         ({"tokens": 0}, "tokens=0: give at least 1"),
-        ({"text": ["a.txt"]}, "leave out one of them"),
+        ({"text": ["a.txt"]}, "remove one of the two"),
     ):
         with pytest.raises(ValueError, match=message):
             evaluate([tmp_path / "a"], shards, model="none", **words)

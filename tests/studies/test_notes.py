@@ -56,7 +56,7 @@ def test_a_missing_input_scale_is_said_and_not_blamed_on_the_activations(tmp_pat
     assert everywhere(result, "the input scale of the training run is not stored")
     blamed = [note for note in result.notes if "explains less variance" in note]
     assert blamed
-    assert all(note.endswith("what was assumed about its file is wrong: see its notes.") for note in blamed)
+    assert all(note.endswith("an assumption about its file is wrong (see its notes).") for note in blamed)
 
 
 @pytest.mark.parametrize(

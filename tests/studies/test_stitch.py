@@ -51,5 +51,5 @@ def test_an_sae_that_cannot_be_run_is_refused():
     x = torch.rand(10, 4)
     with pytest.raises(ValueError, match="cannot encode activations: it has a decoder only"):
         stitch(torch.eye(4), make_sae(torch.eye(4)), x)
-    with pytest.raises(ValueError, match="has width 5, and in memory has 4"):
+    with pytest.raises(ValueError, match="has width 5, but in memory has width 4"):
         stitch(make_sae(torch.eye(4)), make_sae(torch.eye(5)), x)

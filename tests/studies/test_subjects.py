@@ -67,7 +67,7 @@ def test_one_or_several_and_a_run_stands_for_its_finished_saes(tmp_path):
     assert compare(run, chance_draws=0).pairs[0].stability == pytest.approx(1.0)
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match="no finished SAE yet: `osae resume"):
+    with pytest.raises(ValueError, match="no finished SAE yet: complete it with `osae resume"):
         open_subjects(tmp_path / "new")
 
 

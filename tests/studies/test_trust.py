@@ -7,11 +7,15 @@ from osae import results
 from osae.data.shards import Shards, write_shards
 from osae.data.worlds import SparseWorld
 from osae.interop import load
+from osae.locks import LOCK
 from osae.model import SAE
 from osae.recipes import Task, world_recipe
+from osae.sparsify import Linear
+from osae.studies.evaluate import evaluate
 from osae.studies.prune import prune
 from osae.studies.trust import split_rows, trust
 from osae.training.simple import fit
+from tests.studies.language import WIDTH
 from tests.studies.saes import make_sae, noise
 
 WORLD = SparseWorld(width=24, units=20, active=2, zipf=0.8, samples=6000)
@@ -39,7 +43,7 @@ def test_parts_are_disjoint_by_document_and_together_the_data(tmp_path):
     assert len(rows[3]) < len(rows[0])
     again = split_rows(whole, tmp_path / "parts", 3)
     assert [part.provenance() for part in again] == [part.provenance() for part in parts]
-    with pytest.raises(ValueError, match="part of other data"):
+    with pytest.raises(ValueError, match="part of different data"):
         split_rows(Shards(tmp_path / "parts" / "0"), tmp_path / "parts", 3)
     with pytest.raises(ValueError, match="too few documents"):
         split_rows(write_shards(tmp_path / "few", [x[:2]]), tmp_path / "more", 3)
@@ -62,13 +66,13 @@ def test_twins_have_the_recipe_other_seeds_and_rows_of_their_own(tmp_path):
     true = (atoms @ truth.T).amax(1) > 0.9
     found = torch.tensor(units.saes[0].measures["reproducibility"])
     assert float(found[true].mean()) > 0.8
-    assert any("its own recipe" in note for note in result.remarks())
+    assert any("the same recipe" in note for note in result.remarks())
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "twins").rglob("*.safetensors")}
     again = trust(mine, x, tmp_path / "twins", twins=2)
     assert again.units == units
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "twins").rglob("*.safetensors")}
-    with pytest.raises(ValueError, match="twin of another SAE"):
+    with pytest.raises(ValueError, match="twin of a different SAE"):
         trust(mine, x, tmp_path / "twins", twins=2, samples=1000)
 
 
@@ -79,6 +83,9 @@ def test_an_sae_without_a_recipe_gets_twins_of_its_sizes(tmp_path):
     assert [(sae.units, sae.sparsifier) for sae in result.saes] == [(20, "TopK(k=2)")] * 3
     assert result.units is not None
     assert result.units.saes[0].counted == (1, 2)
+    (tmp_path / "twin2" / LOCK).touch()  # its process was killed when all was written
+    assert trust(make_sae(WORLD.dictionary()), x, tmp_path, twins=2, samples=3000).saes == result.saes
+    assert not (tmp_path / "twin2" / LOCK).exists()
     with pytest.raises(ValueError, match="at least 2"):
         trust(make_sae(WORLD.dictionary()), x, tmp_path, twins=1)
 
@@ -113,6 +120,19 @@ def test_pruning_keeps_the_units_that_are_found_again_in_canonical_order(tmp_pat
     torch.testing.assert_close(again(x).reconstruction, result.sae(x).reconstruction)
 
 
+def test_pruning_says_what_a_model_loses(language):
+    """Of the identity, only the units that the other SAE has are left: it does what that SAE does."""
+    other = make_sae(torch.cat([torch.eye(WIDTH)[:10], noise(WIDTH - 10, WIDTH, 1)]), Linear())
+    result = prune(language / "identity", language / "x", others=[other], tokens=100)
+    assert sorted(result.kept) == list(range(10))
+    expected = evaluate([language / "identity", language / "some"], language / "x", tokens=100).saes
+    for found, sae in zip((result.before, result.after), expected, strict=True):
+        assert sae.cross_entropy is not None
+        assert found.spliced == pytest.approx(sae.cross_entropy.spliced, rel=1e-5)
+        assert found.recovered == pytest.approx(sae.cross_entropy.recovered, abs=1e-5)
+    assert "share of the cross-entropy recovered 1.000 →" in result.summary()[0]
+
+
 def test_pruning_takes_scores_of_a_comparison_and_refuses_what_it_cannot_do(tmp_path):
     from osae.studies.compare import compare
 
@@ -131,7 +151,7 @@ def test_pruning_takes_scores_of_a_comparison_and_refuses_what_it_cannot_do(tmp_
     ):
         with pytest.raises(ValueError, match=message):
             prune(mine, x, model="none", **options)
-    with pytest.raises(ValueError, match="none of its SAEs has the digest"):
+    with pytest.raises(ValueError, match="none of its SAEs has the same digest"):
         prune(make_sae(noise(20, 24, 9)), x, scores=scores, model="none")
 
 
@@ -143,5 +163,5 @@ def test_siblings_in_a_run_are_those_of_the_same_recipe(tmp_path):
     train(tmp_path / "osae-seed0", x, name="osae", samples=5000)
     result = prune(tmp_path / "topk-seed0", x, model="none")
     assert result.others == 1
-    with pytest.raises(ValueError, match="no other SAE of the recipe of osae-seed0"):
+    with pytest.raises(ValueError, match="no other SAE with the recipe of osae-seed0"):
         prune(tmp_path / "osae-seed0", x, model="none")

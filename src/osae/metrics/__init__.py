@@ -1,4 +1,4 @@
-"""Measures: pure functions of tensors or numpy arrays. They do not depend on models, trainers or files."""
+"""Measures: pure functions of tensors or numpy arrays, independent of models, trainers and files."""
 
 from osae.metrics.assignment import match_atoms
 from osae.metrics.chance import AtomDistribution, ChanceLevel, chance_level, fit_atoms
@@ -36,7 +36,13 @@ from osae.metrics.identifiability import (
 )
 from osae.metrics.intervals import Interval, cross_interval, mean_interval, pair_interval
 from osae.metrics.matching import Matching, cosine, match
-from osae.metrics.neighbours import Neighbours, find_neighbours, nearest_inside, pair_cosines
+from osae.metrics.neighbours import (
+    CosineMap,
+    Neighbours,
+    find_neighbours,
+    nearest_inside,
+    pair_cosines,
+)
 from osae.metrics.prefix_curve import PrefixCurve
 from osae.metrics.reconstruction import (
     Reconstruction,
@@ -44,6 +50,7 @@ from osae.metrics.reconstruction import (
     dead_share,
     explained_variance,
     l0,
+    measure_reconstruction,
     mse,
 )
 from osae.metrics.reproducibility import Calibration, calibration, expected_share, ranking_quality
@@ -66,6 +73,7 @@ __all__ = [
     "Coactivity",
     "Consistency",
     "ContextCollector",
+    "CosineMap",
     "Entries",
     "FiringCounts",
     "FrequencyHistogram",
@@ -110,6 +118,7 @@ __all__ = [
     "match_atoms",
     "match_streams",
     "mean_interval",
+    "measure_reconstruction",
     "measure_within_prefix",
     "mse",
     "nearest_inside",

@@ -40,12 +40,14 @@ from osae.metrics.matching import Matching, check_dictionaries, cosine, match, u
 CERTIFIED = 1e-6  # relative gap up to which a matching counts as optimal
 
 DENSE_PAIRS = 1024**2  # pairs up to which scipy's dense solver is as fast
-FALLBACK_PAIRS = 8192**2  # pairs up to which the dense solver (1.5 GB) takes over what was not settled
+FALLBACK_PAIRS = 8192**2  # pairs up to which the dense solver (1.5 GB) takes over from the sparse one
 _CANDIDATES = 32  # c: fewer take more rounds, more make each round slower
 _BLOCK_ROWS = 256  # the largest array besides the dictionaries is this times m
 _ROUNDS = 100  # a limit for dictionaries that are all near ties; the certificate holds either way
 
 ALL = slice(None)
+
+_loading = threading.Lock()
 
 Progress = Callable[[int, float], None]
 
@@ -61,15 +63,15 @@ def match_atoms(
     """Return the one-to-one matching of atoms with the greatest total cosine (|cosine| if `absolute`).
 
     Every unit of the smaller dictionary is matched. "dense" holds all pairs and uses scipy's solver, "sparse"
-    never holds them and certifies its result with a gap. "auto" chooses the faster one, and turns to the
-    dense solver where many equal atoms keep the sparse one from an optimum.
-    `progress(round, share)` is called as the rows of each round are done.
+    never holds them and certifies its result with a gap. "auto" chooses the faster one, and falls back to the
+    dense solver where many equal atoms keep the sparse one from reaching an optimum. `progress(round, share)`
+    is called as the rows of each round are processed.
     """
     a, b = as_tensor(a, "a"), as_tensor(b, "b")
     check_dictionaries(a, b)
     if method not in ("auto", "dense", "sparse"):
         raise ValueError(f"method={method!r}: give 'auto', 'dense' or 'sparse'.")
-    if method == "dense" or (method == "auto" and len(a) * len(b) <= DENSE_PAIRS):
+    if method == "dense" or (method == "auto" and not needs_loops(len(a), len(b))):
         return match(cosine(a, b, absolute=absolute))
     _load_loops()
     swapped = len(a) > len(b)
@@ -87,9 +89,9 @@ def match_rows(
 ) -> tuple[Matching, Float[Tensor, "n"]]:
     """Return the matching of n rows with m >= n columns that has the greatest total similarity.
 
-    `rows` returns the similarities of some rows, by their numbers, with all columns: in double precision, and
-    the same whenever it is asked. The second result is u, what each row adds to the total: if none is
-    negative, no matching of fewer rows has a greater total.
+    `rows` takes the indices of some rows and returns their similarities with all columns, in double
+    precision; it must always return the same numbers. The second result is u, the amount that each row adds
+    to the total: if none is negative, no matching of fewer rows has a greater total.
     """
     _load_loops()
     nothing = np.empty((n, 0)), np.empty((m, 0))
@@ -99,7 +101,7 @@ def match_rows(
 
 
 class _Products(Protocol):
-    """Where the similarities of rows with all columns come from, and how far they may be off."""
+    """A source of the similarities of rows with all columns, and a bound on their error."""
 
     error: float
 
@@ -114,7 +116,8 @@ class _Cosines:
     def __init__(self, rows: np.ndarray, columns: np.ndarray, absolute: bool, dtype: type) -> None:
         self.rows, self.columns, self.absolute = rows.astype(dtype), columns.astype(dtype), absolute
         # In any order of summation |fl(x.y) - x.y| <= d e/(1 - d e) sum |x_l y_l|, where e is half the
-        # machine precision and the sum at most 1; the 16 are for rounding the entries and subtracting prices.
+        # machine precision and the sum is at most 1; the 16 accounts for rounding the entries and subtracting
+        # prices.
         self.error = 1.01 * (rows.shape[1] + 16) * float(np.finfo(dtype).eps) / 2
 
     def __call__(self, chosen: np.ndarray, columns: np.ndarray | slice = ALL) -> np.ndarray:
@@ -124,7 +127,7 @@ class _Cosines:
 
 
 class _Exact:
-    """Similarities that are what they are; only subtracting prices rounds."""
+    """Exact similarities; only subtracting prices rounds."""
 
     error = 8 * float(np.finfo(np.float64).eps)
 
@@ -136,9 +139,10 @@ class _Exact:
 
 
 def _solve(problem: matching_loops.Problem, sources: Sequence[_Products], progress: Progress | None) -> None:
-    """Run rounds until every row is settled: no column but its candidates can be better than its u.
+    """Run rounds until every row is settled: no column outside its candidates can be better than its u.
 
-    `sources` go from coarse to fine. Ties closer than a source can resolve are settled by the next one.
+    `sources` are ordered from coarse to fine. Ties closer than a source can resolve are settled by the next
+    one.
     """
     for turn in range(_ROUNDS):
         excess = problem.ceiling - problem.u
@@ -158,7 +162,7 @@ def _solve(problem: matching_loops.Problem, sources: Sequence[_Products], progre
 
 
 def _choose_rows(excess: np.ndarray, sources: Sequence[_Products]) -> list[np.ndarray]:
-    """Return the rows that each source is to visit: those whose excess it can resolve and no coarser can."""
+    """Return the rows for each source to visit: those that it can resolve, but no coarser source can."""
     above, found = np.full(len(excess), True), []
     for source in sources[:-1]:
         visits = above & (excess > 2 * source.error)
@@ -200,9 +204,15 @@ def _certify(problem: matching_loops.Problem, *, swapped: bool) -> Matching:
     return Matching(left, right, similarity, optimal=gap <= CERTIFIED, gap=gap)
 
 
-@cache
 def _load_loops() -> None:
-    """Load the compiled loops; print a notice if compiling them first takes more than a second."""
+    """Load the compiled loops; if several threads need them at once, the others wait for the first."""
+    with _loading:
+        _compile_loops()
+
+
+@cache
+def _compile_loops() -> None:
+    """Compile the loops or load them; print a notice if compiling them takes more than a second."""
 
     def notice() -> None:
         if matching_loops.place_rows.stats.cache_misses:
@@ -218,7 +228,12 @@ def _load_loops() -> None:
         timer.cancel()
 
 
+def needs_loops(units_a: int, units_b: int) -> bool:
+    """Return whether matching dictionaries of these sizes needs the compiled loops."""
+    return units_a * units_b > DENSE_PAIRS
+
+
 def prepare_matching(units_a: int, units_b: int) -> None:
-    """Load what matching dictionaries of these sizes needs, so that threads need not wait for each other."""
-    if units_a * units_b > DENSE_PAIRS:
+    """Load what matching dictionaries of these sizes needs, so that threads do not wait for each other."""
+    if needs_loops(units_a, units_b):
         _load_loops()

@@ -1,11 +1,11 @@
-"""What two unrelated dictionaries of the same shape score.
+"""The chance level: the score of two unrelated dictionaries of the same shape.
 
 The matched cosine of random dictionaries is far from zero (0.154 at width 512 and 4096 units), so stability
 alone is misleading; the orderedness of unrelated dictionaries is zero on average.
 
 Atoms of real SAEs are not isotropic: they share a mean, and some directions are more common than others, so
-that unrelated ones are more alike than isotropic ones. A level that is fair to them is drawn with their mean
-and covariance.
+unrelated dictionaries are more alike than isotropic ones. A fair chance level is therefore drawn with the
+mean and covariance of the atoms.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class AtomDistribution(NamedTuple):
 def fit_atoms(*dictionaries: Float[Array, "K d"]) -> AtomDistribution:
     """Return the distribution with the mean and covariance of the atoms of all dictionaries together.
 
-    Every atom counts with length one; give none that is zero.
+    Atoms are scaled to length one first; none may be zero.
     """
     tensors = [as_tensor(one, f"dictionary {place}") for place, one in enumerate(dictionaries)]
     for place, one in enumerate(tensors):
@@ -73,19 +73,19 @@ def chance_level(
     seed: int = 0,
     absolute: bool = False,
 ) -> ChanceLevel:
-    """Return the stability and orderedness of unrelated dictionaries, fixed by `seed`.
+    """Return the stability and orderedness of unrelated dictionaries, drawn with `seed`.
 
-    Atoms are drawn from `like` (see `fit_atoms`), or isotropic without it. The mean of K matched cosines
+    Atoms are drawn from `like` (see `fit_atoms`), or isotropically by default. The mean of K matched cosines
     fluctuates less as K grows (by 2e-4 at 4096 units) while a matching takes longer, so by default larger
-    dictionaries get fewer draws: 8 up to 512 units, 2 from 2048 on. Orderedness needs no draws: every order
-    of a random dictionary is equally likely, so the matching is a uniformly random permutation, whose
+    dictionaries get fewer draws: 8 up to 512 units, 2 for 2048 or more. Orderedness needs no draws: every
+    order of a random dictionary is equally likely, so the matching is a uniformly random permutation, whose
     Spearman correlation over n pairs has mean 0 and standard deviation 1/sqrt(n-1) (and is 1 by definition
     for n = 1).
     """
     if min(units_a, units_b, width) < 1:
         raise ValueError(f"units {units_a} and {units_b}, width {width}: all must be at least 1.")
     if like is not None and len(like.mean) != width:
-        raise ValueError(f"width {width}, but the atoms to draw like have width {len(like.mean)}.")
+        raise ValueError(f"width {width}, but `like` has atoms of width {len(like.mean)}.")
     if draws is None:
         draws = min(8, max(2, 4096 // max(units_a, units_b)))
     if draws < 1:

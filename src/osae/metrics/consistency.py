@@ -1,6 +1,6 @@
-"""Do two dictionaries hold the same atoms, and in the same order?
+"""Do two dictionaries contain the same atoms, and in the same order?
 
-Shapes: Ka, Kb units, d width. Dictionaries hold one atom per row; rows are scaled to length one here.
+Shapes: Ka, Kb units, d width. Dictionaries have one atom per row; rows are scaled to length one here.
 
 With C the cosines of all pairs of atoms and mu the one-to-one matching with the greatest total cosine,
 
@@ -28,7 +28,7 @@ from osae.metrics.matching import Matching
 
 
 class Consistency(NamedTuple):
-    """Stability and orderedness, with the matching that both come from."""
+    """Stability and orderedness, with the matching that both are computed from."""
 
     stability: float
     orderedness: float
@@ -38,10 +38,10 @@ class Consistency(NamedTuple):
 class PrefixConsistency(NamedTuple):
     """Consistency at one prefix length p, of both kinds.
 
-    `stability` and `orderedness` come from matching the first p atoms of each dictionary anew.
-    `stability_of_full` and `orderedness_of_full` come from the matching of the whole dictionaries: the mean
-    of those over the pairs whose left unit, and over those whose right unit, is among the first p; NaN if
-    there are none.
+    `stability` and `orderedness` are computed by re-matching the first p atoms of each dictionary.
+    `stability_of_full` and `orderedness_of_full` use the matching of the whole dictionaries: the value over
+    the pairs whose left unit is among the first p, averaged with the value over the pairs whose right unit
+    is; NaN if there are none.
     """
 
     length: int
@@ -82,8 +82,8 @@ def prefix_consistency(
 ) -> list[PrefixConsistency]:
     """Return the consistency of prefixes, one entry per length; `default_prefixes` unless lengths are given.
 
-    A prefix longer than one of the dictionaries takes all of it. Give `full`, the matching of the whole
-    dictionaries under the same `absolute`, if you have it already.
+    A prefix longer than one of the dictionaries includes all of it. Pass `full`, the matching of the whole
+    dictionaries with the same `absolute`, if you already have it.
     """
     a, b = as_tensor(a, "a"), as_tensor(b, "b")
     if lengths is None:
@@ -104,9 +104,9 @@ def _at_length(a: Tensor, b: Tensor, length: int, full: Matching, *, absolute: b
 
 
 def measure_within_prefix(full: Matching, length: int) -> tuple[float, float]:
-    """Return stability and orderedness of the first units in a matching of all, averaged over both sides.
+    """Return the stability and orderedness of the first units in a full matching, averaged over both sides.
 
-    NaN if none of them is matched.
+    Both are NaN if none of these units is matched.
     """
     found = []
     for side in (full.left, full.right):

@@ -1,10 +1,10 @@
-"""Where units fire: the contexts to show of each unit, its tokens and its positions, from one pass.
+"""Where units fire: the contexts to show for each unit, its tokens and its positions, in one pass.
 
 Shapes: E entries (a unit that fires on a token), K units, n contexts kept per unit, W tokens in a window.
 
-Tokens have numbers ("slots") such that those of one context are neighbours. Whole contexts are added at a
-time. Which contexts are kept depends neither on their order nor on how many are added at once. Memory depends
-on the number of units, and on the entries that are added at once.
+Tokens are numbered ("slots") so that the tokens of one context are consecutive. Contexts are added whole.
+Which contexts are kept depends neither on their order nor on how many are added at once. Memory depends on
+the number of units, and on the number of entries added at once.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-BINS = 8  # of a unit's activation range: half an octave each, from the top; the last has everything below
-POSITIONS = 8  # equal parts of a context
+BINS = 8  # bins of a unit's activation range: half an octave each, from the top; the last contains the rest
+POSITIONS = 8  # number of equal parts of a context
 TOKENS = 64  # candidates for the tokens that a unit fires on most
 _PER_OCTAVE = 2
 _EMPTY = -1
 
 
 class Entries(NamedTuple):
-    """Units that fire: where, how strongly, on which token, and from where to where its context extends."""
+    """Units that fire: where, how strongly, on which token, and where its context starts and stops."""
 
     slots: Int[np.ndarray, "E"]
     units: Int[np.ndarray, "E"]
@@ -32,29 +32,29 @@ class Entries(NamedTuple):
     stops: Int[np.ndarray, "E"]
 
     def select(self, chosen: np.ndarray) -> "Entries":
-        """Return some of the entries, by mask or by number."""
+        """Return some of the entries, by mask or by index."""
         return Entries(*(part[chosen] for part in self))
 
 
 @dataclass(frozen=True)
 class Window:
-    """The tokens that are kept of a context: before and after the one that a unit fires on."""
+    """The tokens of a context to keep before and after the token that a unit fires on."""
 
     before: int = 16
     after: int = 8
 
     @property
     def width(self) -> int:
-        """The number of tokens, including the one that the unit fires on."""
+        """The number of tokens, including the token that the unit fires on."""
         return self.before + 1 + self.after
 
     def slots(self, at: Int[np.ndarray, "E"]) -> Int[np.ndarray, "E W"]:
-        """Return the slots of each window, also those that lie outside of the context."""
+        """Return the slots of each window, including those outside the context."""
         return at[:, None] + np.arange(-self.before, self.after + 1)
 
 
 class Shelf(NamedTuple):
-    """Contexts kept of each unit: their slots (-1: none), strengths, and the unit's values in the window."""
+    """Contexts kept for each unit: their slots (-1: none), strengths, and the unit's values in the window."""
 
     slots: Int[np.ndarray, "K n"]
     values: Float[np.ndarray, "K n"]
@@ -62,7 +62,7 @@ class Shelf(NamedTuple):
 
 
 class TokenTable(NamedTuple):
-    """Tokens that each unit fires on (-1: none), the heaviest first: how often, and with what total."""
+    """Tokens that each unit fires on (-1: none), with counts and total activations, largest total first."""
 
     tokens: Int[np.ndarray, "K n"]
     counts: Int[np.ndarray, "K n"]
@@ -70,12 +70,12 @@ class TokenTable(NamedTuple):
 
 
 class ContextCollector:
-    """Collects where each of K units fires.
+    """Collector of the contexts in which each of K units fires.
 
-    Kept are the contexts with the strongest activations, one entry of each (`top`); an entry drawn at random
+    It keeps the contexts with the strongest activations, one entry of each (`top`); an entry drawn at random
     from each bin of the unit's activation range (`BINS` of them); and entries drawn at random (`drawn`).
-    `tokens` are exact if a unit fires on at most 64 different ones; otherwise a token that is not in the
-    table, or was dropped from it for a time, misses at most `slack` of its total.
+    `tokens` is exact if a unit fires on at most 64 different tokens. Otherwise, a token that is not in the
+    table, or was temporarily dropped from it, lacks at most `slack` of its total.
     """
 
     def __init__(self, units: int, *, top: int = 12, drawn: int = 4, window: Window | None = None):
@@ -97,7 +97,7 @@ class ContextCollector:
         return Shelf(np.full(shape, _EMPTY), np.zeros(shape, np.float32), windows)
 
     def update(self, entries: Entries, longest: int) -> None:
-        """Add the entries of whole contexts, none of which has more than `longest` tokens."""
+        """Add the entries of whole contexts of at most `longest` tokens each."""
         if not len(entries.slots):
             return
         entries = entries._replace(values=np.abs(entries.values).astype(np.float32))
@@ -112,7 +112,7 @@ class ContextCollector:
         self._keep_contexts(entries)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return all that was collected, as arrays by name."""
+        """Return everything collected so far, as arrays by name."""
         shelves = {"top": self.top, "range": self.range, "drawn": self.drawn, "token": self.tokens}
         found = {
             f"{name}_{key}": array for name, one in shelves.items() for key, array in one._asdict().items()
@@ -126,13 +126,13 @@ class ContextCollector:
         for name, array in self.state().items():
             held = state.get(name)
             if held is None or held.shape != array.shape or held.dtype != array.dtype:
-                raise ValueError(f"{name!r} is missing or has another shape.")
+                raise ValueError(f"{name!r} is missing or has the wrong shape.")
             array[...] = held
 
     # --- contexts -----------------------------------------------------------------------------------
 
     def _keep_contexts(self, entries: Entries) -> None:
-        """Let the entries compete with what is kept, on each shelf by its own rule."""
+        """Merge the entries into each shelf by its own rule."""
         lookup = _Lookup(entries, self.units)
         strong = entries.select(entries.values >= self.top.values[entries.units, -1])
         strong = _strongest_per_context(strong)
@@ -145,7 +145,7 @@ class ContextCollector:
         self.range = self._merge(self.range, self._spread(entries), lookup, _by_draw, bins=True)
 
     def _spread(self, entries: Entries) -> Entries:
-        """Return the entries that may take the place of the one kept in their bin."""
+        """Return the entries that may replace the entry kept in their bin."""
         held_units, held_places = np.nonzero(self.range.slots != _EMPTY)
         held_slots = self.range.slots[held_units, held_places]
         bins = self._bins(held_units, self.range.values[held_units, held_places])
@@ -159,7 +159,7 @@ class ContextCollector:
         return np.clip(_octave(self.largest)[units] - _octave(values), 0, BINS - 1)
 
     def _merge(self, shelf: Shelf, entries: Entries, lookup: "_Lookup", rank, *, bins: bool) -> Shelf:
-        """Return the shelf with the best of what it had and of the entries; with `bins`, one for each."""
+        """Return the shelf with the best of its contexts and of the new entries; with `bins`, one per bin."""
         held_units, held_places = np.nonzero(shelf.slots != _EMPTY)
         units = np.concatenate([held_units, entries.units])
         slots = np.concatenate([shelf.slots[held_units, held_places], entries.slots])
@@ -184,7 +184,7 @@ class ContextCollector:
     # --- tokens -------------------------------------------------------------------------------------
 
     def _count_tokens(self, entries: Entries) -> TokenTable:
-        """Return the table with the entries added, and add to the slack what may have been lost."""
+        """Return the table with the entries added, and add any total that may have been lost to the slack."""
         held_units, held_places = np.nonzero(self.tokens.tokens != _EMPTY)
         held = (part[held_units, held_places] for part in self.tokens)
         added = (entries.tokens, np.ones(len(entries.units), np.int64), entries.values)
@@ -206,7 +206,7 @@ class ContextCollector:
 
 
 class _Lookup:
-    """The values of every unit at every slot, found by both."""
+    """The values of units at slots, indexed by both."""
 
     def __init__(self, entries: Entries, units: int):
         keys = entries.slots * units + entries.units
@@ -214,7 +214,7 @@ class _Lookup:
         self.units, self.keys, self.values = units, keys[order], entries.values[order]
 
     def windows(self, entries: Entries, window: Window) -> Float[np.ndarray, "E W"]:
-        """Return the values of each entry's unit around it; zero outside of its context."""
+        """Return the values of each entry's unit in the window around it; zero outside the context."""
         if not len(entries.slots):
             return np.zeros((0, window.width), np.float16)
         slots = window.slots(entries.slots)
@@ -226,7 +226,7 @@ class _Lookup:
 
 
 def _strongest_per_context(entries: Entries) -> Entries:
-    """Return one entry for each unit and context: the strongest, of equal ones the first."""
+    """Return the strongest entry of each unit and context; the first one in case of ties."""
     order = np.lexsort((entries.slots, -entries.values, entries.starts, entries.units))
     units, starts = entries.units[order], entries.starts[order]
     first = np.ones(len(order), bool)
@@ -243,7 +243,7 @@ def _by_draw(slots: np.ndarray, units: np.ndarray, values: np.ndarray) -> np.nda
 
 
 def _draw(slots: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return a random number for each entry that depends on its slot and unit alone (SplitMix64)."""
+    """Return a random number for each entry that depends only on its slot and unit (SplitMix64)."""
     with np.errstate(over="ignore"):
         bits = slots.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         bits += (units.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1342543DE82EF95)
@@ -253,13 +253,13 @@ def _draw(slots: np.ndarray, units: np.ndarray) -> np.ndarray:
 
 
 def _octave(values: np.ndarray) -> np.ndarray:
-    """Return the half octave that each value lies in, as a whole number."""
+    """Return the index of the half octave that each value lies in."""
     with np.errstate(divide="ignore"):
         return np.floor(np.log2(values.astype(np.float64)) * _PER_OCTAVE).clip(-4000, 4000).astype(np.int64)
 
 
 def _rank_in_group(groups: np.ndarray) -> np.ndarray:
-    """Return the place of each item within its group; groups are in order."""
+    """Return the position of each item within its group; groups must be contiguous."""
     if not len(groups):
         return np.zeros(0, np.int64)
     starts = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]]))

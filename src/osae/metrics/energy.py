@@ -8,7 +8,7 @@ Alone, unit j with value z_j and atom d_j lowers the squared error of a sample x
 
 its explained energy. After a set S of other units, with residual r = x - sum_{i in S} z_i d_i, it lowers the
 error by 2 z_j d_j.r - z_j^2 |d_j|^2: the energy, minus 2 sum_{i in S} z_i z_j d_i.d_j. The means over samples
-of z_i z_j are thus all that the greedy order needs. Subtract the decoder's bias from `x` first.
+of z_i z_j are therefore all that the greedy order needs. Subtract the decoder's bias from `x` first.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,10 @@ from osae.arrays import Array, as_tensor
 from osae.metrics.sparse_codes import check_batch, to_arrays
 from osae.metrics.streams import Stream
 
-SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
-MOST_OVERLAPS = 2**28  # stored sample by sample: 1 GB
-_DENSE_UNITS, _DENSE_SHARE = 512, 1 / 32  # from which on products of dense codes take less time
-_DENSE_ROWS = 1024  # of such codes held at once
+SUMMED_UNITS = 8192  # largest number of units for which overlaps are summed for every pair
+MOST_OVERLAPS = 2**28  # maximum number of overlaps stored sample by sample: 1 GB
+_DENSE_UNITS, _DENSE_SHARE = 512, 1 / 32  # above which products of dense codes are faster
+_DENSE_ROWS = 1024  # rows of dense codes held at once
 _BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
 _ATOMS = 2**23  # numbers of gathered atoms held at once
 
@@ -57,7 +57,7 @@ def greedy_order(
     decoder: Float[Array, "K d"],
     x: Float[Array, "N d"],
 ) -> Int[Tensor, "K"]:
-    """Return the units in greedy order: each is the one that lowers the error most after those before it."""
+    """Return the units in greedy order: each one lowers the error the most, given the units before it."""
     activity = Coactivity(decoder)
     activity.update(values, units, x)
     return activity.greedy_order()
@@ -95,9 +95,10 @@ class Coactivity(UnitActivity):
     """Unit activity, together with the overlaps of units that fire together, which the greedy order needs.
 
     The overlap of two units is the sum over samples of z_i z_j d_i.d_j. Up to SUMMED_UNITS units, it is
-    summed for every pair. Of more units, far fewer pairs fire together than there are, and their overlaps are
-    stored sample by sample, in single precision: N k^2 numbers. If they exceed MOST_OVERLAPS, those of later
-    samples are left out and the others count for more: the order is then that of an unbiased estimate.
+    summed for every pair. With more units, only a small share of all pairs ever fires together, and overlaps
+    are stored sample by sample, in single precision: N k^2 numbers. If there are more than MOST_OVERLAPS,
+    those of later samples are left out and the others are scaled up: the order then comes from an unbiased
+    estimate.
     """
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
@@ -115,9 +116,9 @@ class Coactivity(UnitActivity):
         return self.greedy_gains()[0]
 
     def greedy_gains(self) -> tuple[Int[Tensor, "K"], Float[Tensor, "K"]]:
-        """Return the units in greedy order, and by how much each then lowers the error: mean over samples.
+        """Return the units in greedy order, and the mean decrease of the error as each is added.
 
-        Gains are those of units 0 to K - 1, not in greedy order.
+        Gains are indexed by unit, 0 to K - 1, not by greedy order.
         """
         order, gains = _choose_greedily(self._energy, self._overlaps.prepare(self.samples))
         return torch.from_numpy(order), torch.from_numpy(gains / max(self.samples, 1))
@@ -126,9 +127,10 @@ class Coactivity(UnitActivity):
 def stream_gains(
     energy: Float[Tensor, "K"], stream: Stream, decoder: Float[Array, "K d"]
 ) -> tuple[Int[Tensor, "K"], Float[Tensor, "K"]]:
-    """Return what `greedy_gains` does, from the energy of each unit and a stream of codes.
+    """Return the same as `greedy_gains`, from the energy of each unit and a stream of codes.
 
-    Overlaps come from the first samples of the stream, as many as fit into 2**26 numbers.
+    For more than SUMMED_UNITS units, overlaps are computed from the first samples of the stream, as many as
+    fit into 2**26 numbers.
     """
     units = len(energy)
     exact = as_tensor(decoder, "decoder").detach().cpu().double().contiguous().numpy()
@@ -141,7 +143,7 @@ def stream_gains(
 
 
 def _choose_greedily(energy: np.ndarray, subtract: "Subtract") -> tuple[np.ndarray, np.ndarray]:
-    """Return the units, the one with the greatest gain first each time, and the gain of each unit."""
+    """Return the units, choosing the one with the greatest gain each time, and the gain of each unit."""
     gain, gains = energy.copy(), np.empty(len(energy))
     order = np.empty(len(gain), dtype=np.int64)
     for place in range(len(gain)):
@@ -158,7 +160,7 @@ Subtract = Callable[[int, np.ndarray], object]
 class _SummedOverlaps:
     """The overlap of every pair of units, from sums of z_i z_j.
 
-    Those are sparse and take O(B k^2) time per batch, or, once codes are too full for that, dense.
+    The sums are sparse and take O(B k^2) time per batch or, once codes are too full for that, dense.
     """
 
     def __init__(self, decoder: np.ndarray) -> None:
@@ -216,7 +218,7 @@ class _SampleOverlaps:
         self._stored, self._samples = 0, 0
 
     def add(self, values: np.ndarray, units: np.ndarray) -> None:
-        """Add the codes of one batch, as far as there is room."""
+        """Add the codes of one batch, until the limit is reached."""
         order = np.argsort(values == 0, axis=1, kind="stable")  # active entries first
         width = max(1, int((values != 0).sum(1).max(initial=0)))
         values, units = (np.take_along_axis(part, order, 1)[:, :width] for part in (values, units))
@@ -255,7 +257,7 @@ class _SampleOverlaps:
 
 
 def _sparse_matrix(content: tuple, shape: tuple[int, int]) -> Any:
-    """Return a sparse matrix; scipy.sparse takes 0.2 s to import, and little else needs it."""
+    """Return a sparse matrix. scipy.sparse is imported here, because it takes 0.2 s and is rarely needed."""
     from scipy import sparse
 
     return sparse.csr_matrix(content, shape=shape)

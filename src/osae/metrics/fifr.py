@@ -1,4 +1,4 @@
-"""Frequency-invariant feature reconstruction (FIFR) error: each true feature counts the same, however rare.
+"""Frequency-invariant feature reconstruction (FIFR) error: every true feature counts equally, however rare.
 
 Shapes: N samples, K true features, L learned units, k entries in a sparse code, d width.
 
@@ -32,9 +32,9 @@ def fifr(
     decoder: Float[Array, "L d"],
     code: DenseOrSparse,
 ) -> float:
-    """Return the FIFR error of a learned decoder and its code: 0 is perfect, an all-zero code gets 1.
+    """Return the FIFR error of a learned decoder and its code: 0 is perfect, an all-zero code scores 1.
 
-    Each code is dense, one column per unit, or a pair (values, units).
+    Each code is either dense, with one column per unit, or a pair (values, units).
     """
     truth, atoms = (as_tensor(each).detach().cpu().double() for each in (true_decoder, decoder))
     true_code, code = _tensors(true_code), _tensors(code)

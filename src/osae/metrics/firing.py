@@ -12,13 +12,13 @@ from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 
-BINS = 4  # of a histogram, in each power of ten
+BINS = 4  # bins of a histogram per power of ten
 
 
 class FrequencyHistogram(NamedTuple):
     """Units by the log10 of how often they fire.
 
-    Bin i holds the `units[i]` units between `edges[i]` and `edges[i + 1]`; `never` units never fire.
+    Bin i contains `units[i]` units between `edges[i]` and `edges[i + 1]`; `never` units never fire.
     """
 
     edges: list[float]
@@ -46,7 +46,7 @@ class FiringCounts:
     def histogram(self) -> FrequencyHistogram:
         """Return the units by how often they fire, from a single sample up to every sample.
 
-        The edges depend on the number of samples alone, so that histograms of several SAEs can be overlaid.
+        The edges depend only on the number of samples, so that histograms of several SAEs can be overlaid.
         """
         if self.samples == 0:
             raise ValueError("no samples yet: call update first.")

@@ -3,14 +3,14 @@
 Shapes: K units, d width. Atoms are scaled to length one.
 
 With coherence mu = max |d_i . d_j| over i != j, every set of fewer than 1 + 1/mu atoms is independent, so an
-m-sparse code is the only one of its sparsity whenever 2m < 1 + 1/mu, that is
+m-sparse code is unique whenever 2m < 1 + 1/mu, that is
 
     mu < 1 / (2m - 1) .
 
 The paper states the condition as mu (m-1) < 1. This only implies that any m atoms are independent; two
 different m-sparse codes of the same point need 2m dependent atoms, hence the usual condition above.
 
-The condition is sufficient, and far from necessary: codes of m units are unique if and only if the spark is
+The condition is sufficient, but far from necessary: codes of m units are unique if and only if the spark is
 above 2m. A restricted isometry constant of order 2m below 1 is sufficient as well. Atoms in general position
 have a spark of rank + 1.
 """
@@ -64,8 +64,8 @@ def restricted_isometry(
     """Return the restricted isometry constant of order m, or a lower bound on it from random sets of m atoms.
 
     The constant is the smallest c with (1-c)|z|^2 <= |sum z_j d_j|^2 <= (1+c)|z|^2 for all m-sparse z. Its
-    exact value requires every set: it is returned if there are at most `samples` of them. Otherwise, the
-    largest value over `samples` random sets is a lower bound.
+    exact value requires every set of m atoms, and is returned if there are at most `samples` of them.
+    Otherwise, the largest value over `samples` random sets is a lower bound.
     """
     rows = _checked_rows(dictionary)
     if not 1 <= m <= len(rows):
@@ -80,7 +80,7 @@ def restricted_isometry(
 
 
 def _sets_of_atoms(units: int, m: int, samples: int, seed: int) -> Int[Tensor, "sets m"]:
-    """Return every set of m units if there are at most `samples`, else so many random ones."""
+    """Return every set of m units if there are at most `samples`, or else `samples` random sets."""
     if math.comb(units, m) <= samples:
         return torch.tensor(list(itertools.combinations(range(units), m)))
     generator = torch.Generator().manual_seed(seed)
@@ -90,10 +90,10 @@ def _sets_of_atoms(units: int, m: int, samples: int, seed: int) -> Int[Tensor, "
 class Identifiability(NamedTuple):
     """What is known about the uniqueness of m-sparse codes in a dictionary.
 
-    `coherence` below `coherence_limit` = 1/(2m-1) is sufficient; `spark_bound` is what it says about the
-    spark, `general_spark` is the spark of atoms in general position, and more than `spark_limit` = 2m (at
-    most K: a spark of K + 1 means that all atoms are independent) is necessary and sufficient. `isometry`
-    and `isometry_double` are `restricted_isometry` of order m and 2m (at most K).
+    `coherence` below `coherence_limit` = 1/(2m-1) is sufficient; `spark_bound` is the bound on the spark that
+    follows from it, `general_spark` is the spark of atoms in general position, and a spark above
+    `spark_limit` = 2m (at most K: a spark of K + 1 means that all atoms are independent) is necessary and
+    sufficient. `isometry` and `isometry_double` are `restricted_isometry` of order m and 2m (at most K).
     """
 
     active: int
@@ -109,7 +109,7 @@ class Identifiability(NamedTuple):
 def identifiability(
     dictionary: Float[Array, "K d"], m: int, *, samples: int = 2000, seed: int = 0
 ) -> Identifiability:
-    """Return how coherent the atoms are, beside what the uniqueness of m-sparse codes asks for."""
+    """Return how coherent the atoms are, next to what the uniqueness of m-sparse codes requires."""
     double = min(2 * m, len(dictionary))
     return Identifiability(
         active=m,

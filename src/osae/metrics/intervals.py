@@ -1,9 +1,9 @@
-"""Means over training runs with their 95 % intervals, from arrays; `statistics` has the reasons.
+"""Means over training runs with their 95 % intervals, from arrays; see `statistics` for the method.
 
 Shapes: S runs (seeds) of one method; A, B runs on two sides that are compared with each other.
 
-The standard deviation is that of the values (n-1). A single value has none, and no interval; nor has a single
-pair of runs.
+The standard deviation is that of the values (n-1). A single value has no standard deviation and no interval,
+and neither does a single pair of runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ def mean_interval(values: Sequence[float] | Float[Array, "S"]) -> Interval:
 def pair_interval(pairs: Mapping[tuple[int, int], float] | Float[Array, "S S"]) -> Interval:
     """Return the mean over pairs of runs of one method, with its interval.
 
-    `pairs` maps (seed, other seed) to a value, with one entry per unordered pair, of which some may be
-    missing; or it is a matrix, of which the part above the diagonal is read.
+    `pairs` maps (seed, other seed) to a value, with one entry per unordered pair (some may be missing); or it
+    is a matrix, of which only the part above the diagonal is read.
     """
     if not isinstance(pairs, Mapping):
         matrix = _array(pairs)

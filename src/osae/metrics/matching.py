@@ -1,4 +1,4 @@
-"""The best one-to-one matching of two sets of units, and the cosine similarity it usually rests on.
+"""The best one-to-one matching of two sets of units, and the cosine similarity it is usually based on.
 
 Shapes: Ka, Kb units on the left and on the right, d width, n = min(Ka, Kb) matched pairs.
 """
@@ -21,8 +21,8 @@ from osae.arrays import Array, as_tensor
 class Matching:
     """Pairs (left[i], right[i]) with their similarity, sorted by the left unit.
 
-    `gap` bounds how far the best total similarity can lie above this one, relative to it (to 1 if it is
-    smaller); `optimal` means that the bound is at most 1e-6. scipy's dense solver is exact: gap 0.
+    `gap` bounds how far the best total similarity can be above this total, relative to the larger of this
+    total and 1; `optimal` means that the bound is at most 1e-6. scipy's dense solver is exact: gap 0.
     """
 
     left: Int[Tensor, "n"]
@@ -60,13 +60,13 @@ def match(similarity: Float[Array, "Ka Kb"]) -> Matching:
 
 @cache
 def _load_solver() -> Callable:
-    """Return scipy's solver. Its module is loaded alone, since the rest of scipy.optimize takes 0.4 s."""
+    """Return scipy's solver. Only its own module is loaded, since importing scipy.optimize takes 0.4 s."""
     scipy = find_spec("scipy")
     folders = [
         str(Path(folder) / "optimize") for folder in (scipy and scipy.submodule_search_locations) or ()
     ]
     found = PathFinder.find_spec("_lsap", folders)
-    if found is None or found.loader is None:  # a release of scipy that keeps it elsewhere
+    if found is None or found.loader is None:  # another release of scipy may keep it elsewhere
         from scipy.optimize import linear_sum_assignment
 
         return linear_sum_assignment
@@ -88,7 +88,7 @@ def cosine(
 def unit_rows(dictionary: Float[Tensor, "K d"]) -> Float[Tensor, "K d"]:
     """Return the rows scaled to length one, in double precision on the CPU."""
     rows = dictionary.detach().cpu().double()
-    # Scaled first by the largest entry, so that rows as small as 1e-200 keep their direction.
+    # Scaled by the largest entry first, so that rows as small as 1e-200 keep their direction.
     rows = rows / rows.abs().amax(1, keepdim=True)
     return rows.div_(rows.norm(dim=1, keepdim=True))
 
@@ -114,7 +114,7 @@ def check_dictionary(dictionary: Tensor, name: str = "dictionary") -> None:
     if not bool(finite.all()):
         raise ValueError(
             f"{name} has {int((~finite).sum())} rows with NaN or infinite entries, "
-            f"the first is row {int((~finite).int().argmax())}: drop or repair them first."
+            f"the first is row {int((~finite).int().argmax())}: drop or fix them first."
         )
     if bool(zero.any()):
         raise ValueError(

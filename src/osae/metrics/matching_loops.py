@@ -19,8 +19,8 @@ class Problem(NamedTuple):
     columns: np.ndarray  # (m, d)
     absolute: bool
     candidates: np.ndarray  # (n, c+2) columns; the last two are the partner and the diagonal
-    values: np.ndarray  # (n, c+2) their cosines, known once the row was placed
-    ceiling: np.ndarray  # (n,) no column but the candidates has C[i, j] - v_j above this
+    values: np.ndarray  # (n, c+2) their cosines, known once the row has been placed
+    ceiling: np.ndarray  # (n,) no column outside the candidates has C[i, j] - v_j above this
     u: np.ndarray  # (n,)
     v: np.ndarray  # (m,) prices
     column_of: np.ndarray  # (n,)
@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 def make_problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, absolute: bool) -> Problem:
     """Return a problem without prices or partners, whose only candidates are the diagonal.
 
-    The diagonal stays a candidate throughout, so that a full matching within the candidates always exists.
+    The diagonal remains a candidate throughout, so a full matching within the candidates always exists.
     """
     n, m = len(rows), len(columns)
     width = min(candidates, m) + 2
@@ -59,9 +59,9 @@ def make_problem(rows: np.ndarray, columns: np.ndarray, candidates: int, *, abso
 def place_rows(p, chosen, products, margin):
     """Give each chosen row new candidates at the current prices, and the best partner among them.
 
-    Row r of `products` holds the cosines of row chosen[r], each with an error of at most `margin`; those of
-    the candidates are computed from the atoms, unless there are none. Rows are placed one after the other:
-    similar rows would otherwise all compete for the same few columns.
+    Row r of `products` contains the cosines of row chosen[r], each with an error of at most `margin`. The
+    cosines of the candidates are computed from the atoms, if there are any. Rows are placed one at a time,
+    because similar rows would otherwise all compete for the same few columns.
     """
     for r in range(len(chosen)):
         i = chosen[r]
@@ -83,7 +83,7 @@ def _choose(p, i, products, margin):
     """Set the candidates of row i to the columns with the greatest product minus price, and its ceiling."""
     v = p.v
     count = p.candidates.shape[1] - 2
-    least = np.empty(count)  # a heap, the least value on top
+    least = np.empty(count)  # a heap with the smallest value on top
     place = np.empty(count, np.int64)
     for j in range(count):
         _sift_up(least, place, j, products[j] - v[j])
@@ -98,7 +98,7 @@ def _choose(p, i, products, margin):
 @numba.njit(cache=True)
 @no_type_check
 def _evaluate(p, i, products):
-    """Set the values of the candidates of row i, in double precision; without atoms, products are exact."""
+    """Set the values of the candidates of row i in double precision; without atoms, products are exact."""
     for s in range(p.candidates.shape[1]):
         j = p.candidates[i, s]
         value = _dot(p.rows[i], p.columns[j]) if p.rows.shape[1] > 0 else products[j]
@@ -187,7 +187,8 @@ def _augment(p, start):
 def lower_prices(p, first, entry):
     """Lower the price of every unmatched column to zero; all rows must be matched.
 
-    Column j is a candidate of the rows entry[first[j]:first[j+1]] // (c+2), in place entry % (c+2) of each.
+    Column j is a candidate of the rows entry[first[j]:first[j+1]] // (c+2), at position entry % (c+2) of
+    each.
     """
     for j in range(len(p.v)):
         if p.row_of[j] < 0 and p.v[j] > 0:
@@ -197,10 +198,10 @@ def lower_prices(p, first, entry):
 @numba.njit(cache=True)
 @no_type_check
 def _lower(p, start, first, entry):
-    """Lower the price of column `start` until it, or a column that gives up its row for it, costs nothing.
+    """Lower the price of column `start` until it, or a column that gives up its row to it, costs nothing.
 
-    Dijkstra over columns: column j may take a row i for u_i + v_j - C[i, j], which leaves the column it had.
-    The column whose price reaches zero first ends the path and stays unmatched.
+    Dijkstra over columns: column j may take a row i for u_i + v_j - C[i, j], which then leaves its previous
+    column. The column whose price reaches zero first ends the path and stays unmatched.
     """
     distance, width = p.distance, p.candidates.shape[1]
     heap = [(0.0, start)]
@@ -237,7 +238,7 @@ def _lower(p, start, first, entry):
 @numba.njit(cache=True)
 @no_type_check
 def _pass_rows(p, start, end):
-    """Pass each row on the path to the column before it, from `end`, which becomes free, back to `start`."""
+    """Pass each row on the path to the preceding column, from `end`, which becomes free, back to `start`."""
     j, i = end, p.row_of[end]
     p.v[end], p.row_of[end] = 0.0, -1
     while j != start:

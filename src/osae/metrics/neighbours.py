@@ -2,24 +2,25 @@
 
 Shapes: Ka, Kb units, d width.
 
-Cosines of blocks are in single precision; those that are returned are computed again in double precision.
+Blocks of cosines are computed in single precision; the returned ones are recomputed in double precision.
 A zero row has no direction: its cosine with every row is 0.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 
-_BLOCK = 2**24  # cosines that are held at once: 64 MB
+_BLOCK = 2**22  # cosines held at once: 16 MB, small enough to be searched in cache
 
 
 class Neighbours(NamedTuple):
-    """For each unit the nearest one of the other side, its cosine, and the cosine of the second nearest.
+    """The nearest unit of the other side for each unit, its cosine, and the cosine of the second nearest.
 
     `second` is -1 if there is no second unit.
     """
@@ -29,13 +30,44 @@ class Neighbours(NamedTuple):
     second: Float[Tensor, "K"]
 
 
+class CosineMap:
+    """The cosines of all pairs of units, binned if there are many: `largest` has one per cell.
+
+    There are at most `cells` rows for the units of A, and at most `cells` columns for the units of B. They
+    start at `np.linspace(0, K, count + 1)`, rounded down.
+    """
+
+    def __init__(self, units_a: int, units_b: int, cells: int) -> None:
+        down, across = (
+            np.linspace(0, units, min(units, cells) + 1).astype(int) for units in (units_a, units_b)
+        )
+        self._starts = across[:-1]
+        self._row = torch.from_numpy(np.searchsorted(down, np.arange(units_a), side="right") - 1)
+        self.largest = torch.full((len(down) - 1, len(across) - 1), -1.0)
+
+    def add(self, start: int, block: Float[Tensor, "n Kb"]) -> None:
+        """Add the cosines of some units of A, from `start` on, with all units of B."""
+        largest = torch.from_numpy(np.maximum.reduceat(block.numpy(), self._starts, axis=1))
+        here = self._row[start : start + len(block), None].expand_as(largest)
+        self.largest.scatter_reduce_(0, here, largest, "amax")
+
+
 def find_neighbours(
-    a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False
+    a: Float[Array, "Ka d"],
+    b: Float[Array, "Kb d"],
+    *,
+    absolute: bool = False,
+    cosines: CosineMap | None = None,
 ) -> tuple[Neighbours, Neighbours]:
-    """Return the nearest units of B for every unit of A, and the nearest of A for every unit of B."""
+    """Return the nearest units of B for every unit of A, and the nearest of A for every unit of B.
+
+    All cosines are added to the map `cosines`, if one is given.
+    """
     rows, columns = _directions(a, "a"), _directions(b, "b")
     ahead, back = _Best(len(rows)), _Best(len(columns))
     for start, block in _blocks(rows, columns, absolute):
+        if cosines is not None:
+            cosines.add(start, block)
         here = torch.arange(start, start + len(block))
         ahead.put(here, *_two_largest(block, 1))
         back.merge(*_two_largest(block, 0), start)
@@ -45,9 +77,9 @@ def find_neighbours(
 def nearest_inside(
     a: Float[Array, "K d"], chosen: Int[Tensor, "n"] | None = None, *, absolute: bool = False
 ) -> Float[Tensor, "n"]:
-    """Return for each unit, or the chosen ones, the cosine of the nearest other unit of the same dictionary.
+    """Return the cosine of each unit, or each chosen one, with the nearest other unit of its dictionary.
 
-    It is -1 for a unit that is alone.
+    The cosine is -1 if there is no other unit.
     """
     rows = _directions(a, "a")
     units = torch.arange(len(rows)) if chosen is None else chosen
@@ -81,7 +113,7 @@ def _directions(dictionary: Array, name: str) -> Float[Tensor, "K d"]:
 
 
 def _blocks(rows: Tensor, columns: Tensor, absolute: bool) -> Iterator[tuple[int, Tensor]]:
-    """Yield the cosines of some rows at a time with all columns, and the number of the first row."""
+    """Yield the index of the first row of each block, and the cosines of its rows with all columns."""
     size = max(1, _BLOCK // len(columns))
     for start in range(0, len(rows), size):
         block = rows[start : start + size] @ columns.T
@@ -89,9 +121,9 @@ def _blocks(rows: Tensor, columns: Tensor, absolute: bool) -> Iterator[tuple[int
 
 
 def _two_largest(block: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return place and value of the largest entry along a dimension, and the value of the second largest.
+    """Return the index and value of the largest entry along a dimension, and the value of the second largest.
 
-    The block is changed in between, and is then what it was.
+    The block is modified temporarily and restored.
     """
     largest, place = block.max(dim)
     if block.shape[dim] == 1:
@@ -104,18 +136,18 @@ def _two_largest(block: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Best:
-    """The largest cosine of each unit so far, where it is, and the second largest."""
+    """The largest cosine of each unit so far, its index, and the second largest."""
 
     def __init__(self, units: int) -> None:
         self.place = torch.zeros(units, dtype=torch.int64)
         self.largest, self.second = torch.full((units,), -2.0), torch.full((units,), -1.0)
 
     def put(self, units: Tensor, place: Tensor, largest: Tensor, second: Tensor) -> None:
-        """Set what is known of some units."""
+        """Set the results for some units."""
         self.place[units], self.largest[units], self.second[units] = place, largest, second
 
     def merge(self, place: Tensor, largest: Tensor, second: Tensor, start: int) -> None:
-        """Add the largest cosines of all units with one more block of the other side's."""
+        """Merge in the largest cosines of all units with one more block of the other side."""
         better = largest > self.largest
         loser = torch.where(better, self.largest, largest)
         self.second = torch.maximum(torch.maximum(self.second, second), loser)

@@ -23,7 +23,7 @@ from osae.arrays import Array, as_tensor
 from osae.metrics.reconstruction import Spread
 from osae.metrics.sparse_codes import check_batch, to_arrays
 
-_ENTRIES = 2**21  # entries of a code that are sorted at once
+_ENTRIES = 2**21  # entries of a code sorted at once
 
 
 class PrefixCurve:

@@ -23,7 +23,7 @@ class ReconstructionResult(NamedTuple):
     samples: int
 
     def measures(self) -> dict[str, float | None]:
-        """Return the numbers by their keys in `osae.measures`; None for one that does not exist."""
+        """Return the numbers by their keys in `osae.measures`; None for undefined ones."""
         found = {"mse": self.mse, "explained_variance": self.explained_variance}
         found |= {"l0": self.l0, "dead": self.dead_share}
         return {key: value if isfinite(value) else None for key, value in found.items()}
@@ -51,6 +51,23 @@ def dead_share(values: Float[Array, "N k"], units: Int[Array, "N k"], total: int
     """Return the share of the `total` units that never fire in these samples."""
     values, units = as_tensor(values, "values"), as_tensor(units, "units")
     return 1.0 - len(units[values != 0].unique()) / total
+
+
+def measure_reconstruction(
+    x: Float[Array, "N d"],
+    reconstruction: Float[Array, "N d"],
+    values: Float[Array, "N k"],
+    units: Int[Array, "N k"],
+    total: int,
+) -> ReconstructionResult:
+    """Return all measures of the reconstruction given by a code with `total` units."""
+    return ReconstructionResult(
+        mse(x, reconstruction),
+        explained_variance(x, reconstruction),
+        l0(values),
+        dead_share(values, units, total),
+        len(x),
+    )
 
 
 class Spread:
@@ -93,7 +110,7 @@ class Reconstruction:
         values: Float[Array, "B k"],
         units: Int[Array, "B k"],
     ) -> None:
-        """Add one batch: the data, their reconstruction and the code in between."""
+        """Add one batch: the data, their reconstruction, and the code."""
         x, reconstruction = _same_shape(x, reconstruction)
         values, units = as_tensor(values, "values"), as_tensor(units, "units")
         if len(x) == 0:
@@ -134,7 +151,7 @@ def _same_shape(x: Array, reconstruction: Array) -> tuple[Tensor, Tensor]:
     if x.shape != reconstruction.shape:
         raise ValueError(
             f"x has shape {tuple(x.shape)} and its reconstruction {tuple(reconstruction.shape)}: "
-            "give one row for each sample."
+            "give one row per sample for both."
         )
     return x.detach().cpu().double(), reconstruction.detach().cpu().double()
 

@@ -4,37 +4,45 @@ Shapes: n units, m units of the null distribution.
 
 A unit u is *found again* in another SAE if the nearest unit v there
 
-1. is the same direction: what u and v share is more than twice as long as what they differ in, that is,
-   cosine(u, v) > 2 / sqrt(5) = 0.894. A unit that mixes two features, one with at least half the weight of
-   the other, is neither of them;
-2. is nearer than different units are: its cosine exceeds the level that 95 % of the units of that other SAE,
-   among those about as frequent as u, stay below with the nearest *other* unit of their own SAE. Units of one
-   SAE are different features of the same data, so this null has the geometry of the data, which random
-   directions lack;
-3. fires with it, if there are activations: their correlation exceeds what 99 % of such pairs reach after the
-   activations of one side were moved on by half of the rows. Each unit keeps its own frequency and values.
+1. has the same direction: the part that u and v share is more than twice as long as the part in which they
+   differ, that is, cosine(u, v) > 2 / sqrt(5) = 0.894. By this rule, a unit that mixes two features, one with
+   at least half the weight of the other, matches neither of them;
+2. is nearer than different units are: its cosine exceeds a level taken from the other SAE: among its units
+   that fire about as often as u, 95 % have a lower cosine with the nearest *other* unit of their own SAE.
+   Units of one SAE are different features of the same data, so this null distribution has the geometry of the
+   data, which random directions lack;
+3. fires on the same samples, if activations are given: their correlation exceeds the level that 99 % of such
+   pairs stay below after the activations of one side are shifted by half of the rows. Each unit keeps its own
+   frequency and values.
 
-The chance level of reproducibility is the share of units, as frequent as this one, that would still be found
-if the unit nearest to them were missing from the other SAE: what a run that lacks the feature would say.
+*Support* is a graded version of the same score: see `support_of`. A unit just below the threshold and one far
+below it are equally irreproducible, but not equally supported.
+
+The chance level of reproducibility is the share of units with a similar frequency that would still be found
+if their nearest unit were missing from the other SAE, as in a run that lacks the feature.
 """
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.optimize import minimize
+from scipy.special import betainc, betaln
 from torch import Tensor
 
-SAME = 2 / 5**0.5  # cosine above which two directions share more than twice of what they differ in
+SAME = 2 / 5**0.5  # cosine above which the shared part is more than twice as long as the difference
 DIFFERENT = 0.95  # share of different units that stay below the level
 SHUFFLED = 0.99  # share of shuffled pairs that stay below the level
 _BIN = 100  # units in a bin of similar frequency
 _BINS = 20
-_SHARES = 50  # of the grid that the distribution of shares is estimated on
-_ROUNDS = 300  # of EM
+_SHARES = 200  # size of the grid on which the distribution of shares is estimated
+_ROUNDS = 30  # rounds of EM
+_LARGEST = 8.0  # bound on the absolute log of the parameters of the beta distribution
 
 
 class FrequencyBins:
-    """Units in bins of similar frequency, equally many in each; a single bin if frequencies are unknown."""
+    """Equal bins of units of similar frequency; a single bin if frequencies are unknown."""
 
     def __init__(self, frequency: Float[Tensor, "m"] | None, units: int) -> None:
         count = 1 if frequency is None else min(_BINS, max(1, units // _BIN))
@@ -53,14 +61,14 @@ class FrequencyBins:
     def quantiles(
         self, values: Float[Tensor, "m"], places: Int[Tensor, "m"], share: float
     ) -> Float[Tensor, "bins"]:
-        """Return in each bin the level that this share of its values stays at or below."""
+        """Return the level in each bin that this share of its values stays at or below."""
         found = torch.full((self.count,), float(torch.quantile(values, share)), dtype=torch.float64)
         for place in places.unique().tolist():
             found[place] = torch.quantile(values[places == place], share)
         return found
 
     def means(self, values: Float[Tensor, "m"], places: Int[Tensor, "m"]) -> Float[Tensor, "bins"]:
-        """Return the mean of the values in each bin; the mean of all where a bin is empty."""
+        """Return the mean of the values in each bin; the overall mean for an empty bin."""
         values = values.double()
         counts = torch.bincount(places, minlength=self.count)
         sums = torch.zeros(self.count, dtype=torch.float64).index_add_(0, places, values)
@@ -73,9 +81,9 @@ def level_of_different(
     frequency: Float[Tensor, "n"] | None,
     units: int,
 ) -> Float[Tensor, "n"]:
-    """Return the cosine that different units as frequent as each unit stay below, 95 % of them.
+    """Return the cosine that 95 % of different units with each unit's frequency stay below.
 
-    `inside` has, for units of the other SAE, the cosine of the nearest other unit of their own SAE.
+    `inside` contains the cosine of units of the other SAE with the nearest other unit of their own SAE.
     """
     bins = FrequencyBins(inside_frequency, len(inside))
     levels = bins.quantiles(inside, bins.place(inside_frequency, len(inside)), DIFFERENT)
@@ -85,46 +93,81 @@ def level_of_different(
 def level_of_shuffled(
     shuffled: Float[Tensor, "n"], frequency: Float[Tensor, "n"] | None
 ) -> Float[Tensor, "n"]:
-    """Return the correlation that 99 % of the shuffled pairs of units as frequent as each unit stay below."""
+    """Return the correlation that 99 % of the shuffled pairs with each unit's frequency stay below."""
     bins = FrequencyBins(frequency, len(shuffled))
     places = bins.place(frequency, len(shuffled))
     return bins.quantiles(shuffled, places, SHUFFLED)[places]
 
 
 def chance_of(passing: Bool[Tensor, "n"], frequency: Float[Tensor, "n"] | None) -> Float[Tensor, "n"]:
-    """Return for each unit the share of the units about as frequent that pass."""
+    """Return the share of units that pass among those with each unit's frequency."""
     bins = FrequencyBins(frequency, len(passing))
     places = bins.place(frequency, len(passing))
     return bins.means(passing, places)[places]
 
 
+def support_of(
+    cosine: Float[Tensor, "n"], level: Float[Tensor, "n"], correlation: Float[Tensor, "n"] | None
+) -> Float[Tensor, "n"]:
+    """Return how close the nearest units of another SAE come to being the same, from 0 to 1.
+
+    cosine^2 and 1 - cosine^2 are the shares of a unit's squared length that the nearest unit has in common
+    with it, and that it lacks. Their ratio, divided by the same ratio at the level, gives the odds of being
+    the same unit: a unit at the level has a support of 1/2, an identical one of 1. With activations, this is
+    multiplied by the correlation.
+    """
+    common, bar = cosine.double().clamp(0, 1).square(), level.double().clamp(0, 1).square()
+    ours, theirs = common * (1 - bar), bar * (1 - common)
+    support = torch.where(ours > 0, ours / (ours + theirs).clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+    return support if correlation is None else support * correlation.clamp_min(0)
+
+
 def expected_share(found: Int[Tensor, "n"], runs: int) -> Float[Tensor, "n"]:
-    """Return for each unit, found again in so many of the runs, the share of further runs to expect it in.
+    """Return the share of further runs in which each unit is expected, from the number of runs that found it.
 
     Units differ in how often runs find them. The distribution of these shares is estimated from the counts of
-    all units, by maximum likelihood and without a form given to it (EM over a grid); the result is each
-    unit's posterior mean. It needs at least two runs: a single one does not show how much units differ.
+    all units, plus one unit about which nothing is known; the result is each unit's posterior mean. What to
+    expect of a unit that all R runs found depends on moment R + 1 of the distribution, which R runs cannot
+    show. The estimate therefore starts as a beta distribution, which two runs determine fully, and is
+    corrected by a few rounds of EM towards the counts that it does not fit. At least two runs are needed: one
+    run does not show how much units differ.
     """
     if runs < 2:
-        raise ValueError(f"runs={runs}: give at least 2, since one does not show how much units differ.")
-    shares = (torch.arange(_SHARES, dtype=torch.float64) + 0.5) / _SHARES
-    hits = torch.arange(runs + 1, dtype=torch.float64)[:, None]
-    likelihood = shares**hits * (1 - shares) ** (runs - hits)  # of a count, up to its binomial coefficient
-    counts = torch.bincount(found, minlength=runs + 1).double()
-    weights = torch.full((_SHARES,), 1.0 / _SHARES, dtype=torch.float64)
+        raise ValueError(f"runs={runs}: give at least 2, since one run does not show how much units differ.")
+    hits = np.arange(runs + 1)
+    counts = np.bincount(found.numpy(), minlength=runs + 1) + 1 / (runs + 1)
+    edges = np.linspace(0, 1, _SHARES + 1)
+    weights = np.diff(betainc(*_fit_beta(counts), edges))
+    shares = (edges[1:] + edges[:-1]) / 2
+    likelihood = shares ** hits[:, None] * (1 - shares) ** (runs - hits[:, None])  # up to a factor
     for _ in range(_ROUNDS):
         posterior = likelihood * weights
-        posterior /= posterior.sum(1, keepdim=True)
-        weights = counts @ posterior / counts.sum()
+        weights = counts / counts.sum() @ (posterior / posterior.sum(1, keepdims=True))
     posterior = likelihood * weights
-    return ((posterior @ shares) / posterior.sum(1))[found]
+    return torch.from_numpy(posterior @ shares / posterior.sum(1))[found]
+
+
+def _fit_beta(counts: np.ndarray) -> tuple[float, float]:
+    """Return the maximum-likelihood parameters if `counts[h]` units were found h times."""
+    runs = len(counts) - 1
+    hits = np.arange(runs + 1)
+
+    def parameters(logs: np.ndarray) -> np.ndarray:
+        return np.exp(logs.clip(-_LARGEST, _LARGEST))
+
+    def cost(logs: np.ndarray) -> float:
+        alpha, beta = parameters(logs)
+        return -float(counts @ (betaln(alpha + hits, beta + runs - hits) - betaln(alpha, beta)))
+
+    alpha, beta = parameters(minimize(cost, np.zeros(2), method="Nelder-Mead").x)
+    return float(alpha), float(beta)
 
 
 # --- how good scores are ----------------------------------------------------------------------------
 
 
 class Calibration(NamedTuple):
-    """Units by the share that was foretold of them: that share, the share observed, and how many they are."""
+    """Units grouped by their predicted share: that share, the observed share, and the number of units."""
 
     expected: tuple[float, ...]
     observed: tuple[float, ...]
@@ -132,13 +175,13 @@ class Calibration(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The expected calibration error: the mean gap between what was foretold and observed."""
+        """The expected calibration error: the mean gap between the predicted and the observed share."""
         gaps = zip(self.expected, self.observed, self.units, strict=True)
         return sum(abs(told - seen) * count for told, seen, count in gaps) / sum(self.units)
 
 
 def calibration(expected: Float[Tensor, "n"], found: Bool[Tensor, "n"]) -> Calibration:
-    """Return how often units were found, by what was expected of them, in tenths."""
+    """Return how often units were found, grouped by expected share in bins of one tenth."""
     tenths = (expected * 10).floor().clamp(0, 9)
     groups = [tenths == tenth for tenth in tenths.unique()]
     return Calibration(
@@ -149,14 +192,14 @@ def calibration(expected: Float[Tensor, "n"], found: Bool[Tensor, "n"]) -> Calib
 
 
 def ranking_quality(score: Float[Tensor, "n"], true: Bool[Tensor, "n"]) -> float | None:
-    """Return the chance that a true unit has a higher score than a false one (AUC); ties count half.
+    """Return the probability that a true unit scores higher than a false one (AUC); ties count half.
 
-    It is None if there are no true units or no false ones.
+    The result is None if there are no true or no false units.
     """
     trues, falses = int(true.sum()), int((~true).sum())
     if trues == 0 or falses == 0:
         return None
     _, place, counts = score.unique(return_inverse=True, return_counts=True)
     below = (counts.cumsum(0) - counts).double()
-    ranks = (below + (counts + 1) / 2)[place]  # of ties, the mean of their ranks
+    ranks = (below + (counts + 1) / 2)[place]  # ties get the mean of their ranks
     return float((ranks[true].sum() - trues * (trues + 1) / 2) / (trues * falses))

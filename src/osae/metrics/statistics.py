@@ -1,9 +1,9 @@
-"""How far a mean over training runs can be relied on: intervals, differences between methods, tests.
+"""How reliable a mean over training runs is: intervals, differences between methods, tests.
 
 Shapes: S runs (seeds) of one method; A, B runs on two sides that are compared with each other.
 
-A mean of one value per run has a Student interval. Pairs of runs are not independent: 45 pairs of 10 runs are
-10 runs. For one value per pair we take the model
+A mean of one value per run has a Student interval. Pairs of runs are not independent: the 45 pairs of 10 runs
+contain no more than 10 runs. For one value per pair, the model is
 
     y_ij = mu + a_i + a_j + e_ij ,   Var a = s_a^2 (runs),  Var e = s_e^2 (pairs),
 
@@ -13,13 +13,13 @@ from an analysis of variance, whose mean squares have expectations
     E[MS_a] = s_e^2 + (S-2) s_a^2   with S-1 degrees of freedom,
     E[MS_e] = s_e^2                 with S(S-3)/2 ,
 
-so F = MS_a / MS_e says whether runs differ. Where they do, leaving out one run at a time (the jackknife)
-gives the error, 4 MS_a / (S(S-2)) with S-1 degrees of freedom; where they do not, the pairs are independent
-and their pooled variance over P has P-1. Between F = 0.7 and 1.3 the one passes into the other: a switch
-would make the interval jump. Three runs cannot tell the two cases apart (see `_THREE_RUNS`); two runs make
+so F = MS_a / MS_e shows whether runs differ. If they do, leaving out one run at a time (the jackknife) gives
+the error, 4 MS_a / (S(S-2)) with S-1 degrees of freedom; if they do not, the pairs are independent, and the
+error is their pooled variance over P, with P-1. Between F = 0.7 and 1.3 the two are blended, since a switch
+would make the interval jump. Three runs cannot distinguish the two cases (see `_THREE_RUNS`); two runs make
 one pair, which has no interval. Runs on two sides have y_ij = mu + a_i + b_j + e_ij, each with its own F.
 
-`docs/statistics.md` has the coverage of these intervals in simulations.
+See `docs/statistics.md` for the coverage of these intervals in simulations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ from osae.results.base import Interval, Over
 
 LEVEL = 0.95
 
-# Three pairs of three runs cannot tell s_a from s_e: an interval that covers 95 % of the time when runs
-# differ covers 99 % when only pairs do. This factor on its width makes it 93 % and 98 %.
+# The three pairs of three runs cannot distinguish s_a from s_e: an interval that covers 95 % of the time when
+# runs differ covers 99 % when only pairs do. This factor on its width makes it 93 % and 98 %.
 _THREE_RUNS = 0.84
-_RAMP = (0.7, 1.3)  # ratios of mean squares between which runs begin to count
+_RAMP = (0.7, 1.3)  # ratios of mean squares between which runs start to count
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Estimate:
     """A mean, its standard error, and the degrees of freedom of that error.
 
     `runs` is the number of independent runs behind it. Tests use the `cautious` error, if there is one, with
-    at most `runs` - 1 degrees of freedom: among equal methods they must not be wrong too often, whichever of
-    runs and pairs vary.
+    at most `runs` - 1 degrees of freedom: between equal methods, they must not be wrong too often, whether
+    runs or pairs vary.
     """
 
     mean: float
@@ -130,7 +130,7 @@ def _ramp(between: float, within: float) -> float:
 def _leave_one_out(matrix: np.ndarray) -> Estimate | None:
     """Return the mean over the pairs that exist, with the error from leaving out one run at a time.
 
-    This jackknife needs no complete set of pairs, and is somewhat too wide where pairs vary on their own.
+    This jackknife does not need a complete set of pairs, and is somewhat too wide where only pairs vary.
     """
     runs = len(matrix)
     others = [np.delete(np.delete(matrix, i, 0), i, 1) for i in range(runs)]
@@ -144,7 +144,7 @@ def _leave_one_out(matrix: np.ndarray) -> Estimate | None:
 def estimate_crossed(matrix: np.ndarray) -> Estimate | None:
     """Return the mean over pairs of a run of A with a run of B; None unless both sides have several.
 
-    Missing pairs are NaN: usually those of a seed with itself.
+    Missing pairs are NaN, usually those of a seed with itself.
     """
     a, b = matrix.shape
     present = ~np.isnan(matrix)
@@ -213,7 +213,7 @@ def _interval(over: Over, values: Mapping[tuple[int, ...], float]) -> Interval:
     if len(numbers) == 0:
         raise ValueError("no values: an interval needs at least one.")
     if not np.isfinite(numbers).all():
-        raise ValueError("values hold NaN or infinite entries: leave those runs out.")
+        raise ValueError("values contain NaN or infinite entries: leave those runs out.")
     found = _estimate(over, values)
     low, high = (None, None) if found is None else found.ends()
     std = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
@@ -229,7 +229,7 @@ def _estimate(over: Over, values: Mapping[tuple[int, ...], float]) -> Estimate |
 
 
 def to_matrix(values: Mapping[tuple[int, ...], float], *, symmetric: bool) -> np.ndarray:
-    """Return the values of pairs as a matrix, NaN where there is none; above the diagonal if symmetric."""
+    """Return the values of pairs as a matrix, NaN for missing pairs; above the diagonal if symmetric."""
     left, right = (sorted({key[side] for key in values}) for side in (0, 1))
     if symmetric:
         left = right = sorted({*left, *right})
@@ -249,15 +249,15 @@ def to_matrix(values: Mapping[tuple[int, ...], float], *, symmetric: bool) -> np
 
 
 def estimate(interval: Interval) -> Estimate | None:
-    """Return the estimate behind an interval that keeps its values; None for one that has no error."""
+    """Return the estimate behind an interval that keeps its values; None if it has no error."""
     return None if interval.over is None else _estimate(interval.over, _values(interval))
 
 
 def difference(a: Interval, b: Interval) -> Estimate | None:
     """Return how far the mean of A is above that of B; None if either has no error.
 
-    Where both have values of the same runs or pairs, the differences of these are taken: what a seed changes
-    for both cancels. Otherwise the two are independent.
+    If both have values for the same runs or pairs, these are subtracted one by one, so that effects of a seed
+    on both cancel. Otherwise, the two are treated as independent.
     """
     if a.over is not None and a.over == b.over:
         ours, theirs = _values(a), _values(b)
@@ -269,14 +269,14 @@ def difference(a: Interval, b: Interval) -> Estimate | None:
 
 
 def independent_difference(a: Estimate, b: Estimate) -> Estimate:
-    """Return how far one mean is above another that has nothing to do with it (Welch)."""
+    """Return how far one mean is above another, independent one (Welch)."""
     parts = [(a.error**2, a.freedom), (b.error**2, b.freedom)]
     cautious = (max(a.cautious or 0.0, a.error) ** 2 + max(b.cautious or 0.0, b.error) ** 2) ** 0.5
     return _satterthwaite(a.mean - b.mean, parts, a.runs + b.runs - 1, cautious)
 
 
 def independent_mean(found: Sequence[Estimate]) -> Estimate:
-    """Return the mean of estimates that have nothing to do with each other."""
+    """Return the mean of independent estimates."""
     parts = [((one.error / len(found)) ** 2, one.freedom) for one in found]
     cautious = sum(max(one.cautious or 0.0, one.error) ** 2 for one in found) ** 0.5 / len(found)
     mean = sum(one.mean for one in found) / len(found)
@@ -289,16 +289,16 @@ def _values(interval: Interval) -> dict[tuple[int, ...], float]:
 
 
 class Decision(NamedTuple):
-    """Whether a quantity is above zero, below zero, or cannot be told from it."""
+    """Whether a quantity is above zero, below zero, or indistinguishable from zero."""
 
     above: bool
     below: bool
 
 
 def decide(p_values: Sequence[float], means: Sequence[float], level: float = LEVEL) -> list[Decision]:
-    """Return what several tests say together, by Holm's step-down procedure.
+    """Return the joint decisions of several tests, by Holm's step-down procedure.
 
-    The probability of even one wrong decision among them is at most 1 - `level`.
+    The probability of even one wrong decision is at most 1 - `level`.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     found = [Decision(False, False)] * len(order)

@@ -8,8 +8,8 @@ on the samples where u fires, by
     sum |e - z_u d_u|^2 - |e|^2 = - sum (2 z_u d_u.e - z_u^2 |d_u|^2) ,
 
 the negative of the unit's explained energy on the residual. The unit is *novel* if the error falls, a
-*reconstruction* unit if it rises (the small SAE already represents what it represents), and *unchanged* if it
-never fires.
+*reconstruction* unit if it rises (the small SAE already covers what the unit represents), and *unchanged* if
+it never fires.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from osae.metrics.energy import UnitActivity
 class StitchingResult(NamedTuple):
     """The shares of the three kinds of units, and how much each unit changes the error.
 
-    `change` is the squared error with the unit minus that without it, summed over all samples;
+    `change` is the squared error with the unit minus the error without it, summed over all samples;
     `frequency` is the share of samples in which the unit fires; `error` is the small SAE's squared error,
     summed over all samples.
     """

@@ -1,13 +1,13 @@
-"""Consistency of the units' activations rather than of their atoms: correlations over an evaluation set.
+"""Consistency of units by their activations rather than their atoms: correlations over an evaluation set.
 
 Shapes: N samples, B samples in a batch, Ka, Kb units, ka, kb entries in a sparse code, n rows of a block.
 
 The similarity of two units is the Pearson correlation of their activations on the same samples. A constant
-unit (most often a dead one) correlates with nothing: its similarity to every unit is 0, and it still takes
+unit (most often a dead one) correlates with nothing: its similarity to every unit is 0, but it still takes
 part in the matching.
 
-Codes are kept sparse, 8 bytes for each active unit of a sample, and correlations are computed for a block of
-units at a time, so that the Ka x Kb matrix never exists.
+Codes are stored sparsely, with 8 bytes for each active unit of a sample, and correlations are computed for
+one block of units at a time, so the Ka x Kb matrix is never held in memory.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def _standardise(z: Array) -> Tensor:
 class Stream:
     """The activations of an SAE's units on N samples: the entries of each sample's code, one after another.
 
-    Entries are those of sample i from `first[i]` to `first[i + 1]`; none of them is zero.
+    The entries of sample i are those from `first[i]` to `first[i + 1]`; none of them is zero.
     """
 
     total: int
@@ -77,7 +77,7 @@ class Stream:
 
     @cached_property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """The units' means and 1 / standard deviation, the latter 0 for a constant unit."""
+        """The mean and 1 / standard deviation of each unit, the latter 0 for a constant unit."""
         values = self.values.astype(np.float64)
         mean = np.bincount(self.units, values, self.total) / self.samples
         square = np.bincount(self.units, values**2, self.total) / self.samples
@@ -102,7 +102,7 @@ class Stream:
         return torch.from_numpy(np.bincount(self.units, minlength=self.total) / self.samples)
 
     def select(self, kept: Bool[Tensor, "K"]) -> "Stream":
-        """Return the stream of some of the units alone, which are counted anew."""
+        """Return the stream of only some of the units, renumbered from 0."""
         keep = kept.numpy()
         inside = keep[self.units]
         counted = np.concatenate([[0], np.cumsum(inside)])
@@ -111,7 +111,7 @@ class Stream:
         return Stream(int(keep.sum()), counted[self.first], units, self.values[inside])
 
     def shift(self, samples: int) -> "Stream":
-        """Return the stream with its samples moved round by so many: each unit keeps its own statistics."""
+        """Return the stream with its samples rotated: each unit keeps its own statistics."""
         turn = samples % self.samples
         entry = self.first[turn]
         counts = np.roll(np.diff(self.first), -turn)
@@ -120,7 +120,7 @@ class Stream:
 
 
 class StreamRecorder:
-    """Collects batches of sparse codes into a `Stream`.
+    """Collector of batches of sparse codes into a `Stream`.
 
     An entry of value zero is padding; apart from padding, a unit occurs at most once in a sample's code.
     """
@@ -139,7 +139,7 @@ class StreamRecorder:
         self.samples += len(numbers)
 
     def stream(self) -> Stream:
-        """Return what was collected."""
+        """Return the collected stream."""
         if self.samples == 0:
             raise ValueError("no samples yet: call update first.")
         counts, units, values = (np.concatenate(part) for part in zip(*self._parts, strict=True))
@@ -152,8 +152,9 @@ class StreamRecorder:
 def match_streams(a: Stream, b: Stream, *, tolerance: float = CERTIFIED) -> Matching:
     """Return the one-to-one matching of units with the greatest total correlation.
 
-    Every unit of the smaller side is matched. The result is certified, as that of `match_atoms` is; a larger
-    `tolerance` than the usual accepts a total that is smaller by that share, which may be found sooner.
+    Every unit of the smaller side is matched. The result is certified, like that of `match_atoms`. A
+    `tolerance` above the default accepts a total that is smaller by up to that share, which may be found
+    sooner.
     """
     if a.samples != b.samples:
         raise ValueError(f"{a.samples} samples of A and {b.samples} of B: give the same samples.")
@@ -168,10 +169,10 @@ def match_streams(a: Stream, b: Stream, *, tolerance: float = CERTIFIED) -> Matc
 
 
 def _match_active(small: Stream, large: Stream, tolerance: float) -> Matching:
-    """Return the best matching: of the units that vary first, then of constant ones with what is left.
+    """Return the best matching: first of the units that vary, then of constant units with the remaining ones.
 
-    A constant unit adds nothing to the total wherever it goes. So this is the best matching of all units,
-    unless some unit that varies would rather have a constant partner than the one it gets.
+    A constant unit adds nothing to the total, whatever its partner. So this is the best matching of all
+    units, unless a unit that varies would be better off with a constant partner.
     """
     sides = [torch.from_numpy(one.moments[1] > 0) for one in (small, large)]
     counts = [int(side.sum()) for side in sides]
@@ -196,7 +197,7 @@ def _match_all(small: Stream, large: Stream) -> tuple[Matching, Float[Tensor, "n
 def _add_constant(
     found: Matching, rows: Int[Tensor, "r"], columns: Int[Tensor, "c"], n: int, m: int
 ) -> Matching:
-    """Return the matching of some rows and columns, with the remaining ones matched in their order."""
+    """Return the matching of some rows and columns, with the remaining ones matched in order."""
     left, right = rows[found.left], columns[found.right]
     free_rows, free_columns = (
         torch.from_numpy(np.setdiff1d(np.arange(total), used.numpy()))
@@ -218,14 +219,11 @@ def correlate_rows(
     a: Stream, by_unit: tuple[np.ndarray, np.ndarray, np.ndarray], b: Stream, chosen: np.ndarray
 ) -> np.ndarray:
     """Return the Pearson correlations of the chosen units of A with all units of B, in double precision."""
-    products = np.zeros((len(chosen), b.total))
-    _add_products(chosen, *by_unit, b.first, b.units, b.values, products)
-    (mean_a, scale_a), (mean_b, scale_b) = a.moments, b.moments
-    products /= a.samples
-    products -= np.outer(mean_a[chosen], mean_b)
-    products *= scale_a[chosen][:, None]
-    products *= scale_b
-    return np.clip(products, -1.0, 1.0, out=products)
+    found = np.zeros((len(chosen), b.total))
+    mean, scale = a.moments
+    of_b = b.first, b.units, b.values, *b.moments
+    _correlate(chosen, *by_unit, mean[chosen], scale[chosen], *of_b, a.samples, found)
+    return found
 
 
 def correlate_pairs(
@@ -243,23 +241,41 @@ def correlate_pairs(
 
 
 def _sort_by_unit(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the entries unit by unit: where each unit's begin, their samples, and their values."""
+    """Return the entries sorted by unit: where each unit's entries start, their samples, and their values."""
     order = np.argsort(stream.units, kind="stable")
     samples = np.repeat(np.arange(stream.samples, dtype=np.int32), np.diff(stream.first))
     first = np.searchsorted(stream.units[order], np.arange(stream.total + 1))
     return first, samples[order], stream.values[order]
 
 
-# A compiled loop: as a product of sparse matrices it would take the memory of a dense one.
+# A compiled loop: a product of sparse matrices would take as much memory as a dense one. Each row is finished
+# while it is in cache.
 @numba.njit(cache=True, nogil=True)
 @no_type_check
-def _add_products(chosen, first_a, samples, values_a, first_b, units_b, values_b, products):
+def _correlate(
+    chosen,
+    first_a,
+    samples,
+    values_a,
+    mean_a,
+    scale_a,
+    first_b,
+    units_b,
+    values_b,
+    mean_b,
+    scale_b,
+    count,
+    found,
+):
     for r in range(len(chosen)):
-        row = products[r]
+        row, mean, scale = found[r], mean_a[r], scale_a[r]
         for e in range(first_a[chosen[r]], first_a[chosen[r] + 1]):
             i, value = samples[e], np.float64(values_a[e])
             for t in range(first_b[i], first_b[i + 1]):
                 row[units_b[t]] += value * values_b[t]
+        for j in range(len(row)):
+            centred = row[j] / count - mean * mean_b[j]
+            row[j] = min(max(centred * scale * scale_b[j], -1.0), 1.0)
 
 
 @numba.njit(cache=True, nogil=True)

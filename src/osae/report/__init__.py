@@ -1,6 +1,8 @@
-"""Results on the terminal, as Markdown and as one HTML page, all from `osae.measures`. Needs no torch.
+"""Show results in the terminal, as Markdown and as one HTML page, all based on `osae.measures`.
 
-Names are imported when first used: a message on the terminal needs no page.
+Does not need torch.
+
+Names are imported when first used: printing a table does not import the page.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What a page says about a result besides its tables: title, figures and provenance, by type of result."""
+"""What a page shows about a result besides its tables: title, figures and provenance, by type of result."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, assert_never
 
-from osae.measures import MISSING, measures_of
-from osae.report.plots import Plot, plot_dots, plot_lines, plot_matchings, plot_prefixes
+from osae.measures import AGREEMENT, MISSING, measures_of
+from osae.report.plots import Plot, plot_binned, plot_dots, plot_lines, plot_matchings, plot_prefixes
 from osae.report.text import describe_seeds, describe_world
 from osae.results import (
     AnyResult,
@@ -18,6 +18,7 @@ from osae.results import (
     Ordering,
     Pruning,
     Stitching,
+    Sweep,
 )
 from osae.results.base import Activations, Provenance
 from osae.results.codec import to_json
@@ -25,16 +26,16 @@ from osae.results.comparison import PairResult
 from osae.results.experiment import Claim, Figure
 from osae.results.subject import SubjectInfo
 
-PANELS = 8  # pairs drawn one by one; of more, the means are drawn
+PANELS = 8  # pairs drawn individually; for more pairs, only means are drawn
 Curves = dict[str, dict[str, dict[str, list[Any]]]]
 
 
 @dataclass(frozen=True)
 class About:
-    """What a page says about a result; text in which `backticks` mark code.
+    """What a page shows about a result, as text in which `backticks` mark code.
 
-    `facts` is the provenance by name, `notes` are sentences below the titles of tables; `figures` are plots,
-    or files of images, beside which there may be their plots.
+    `facts` is the provenance by name, `notes` are sentences below the titles of tables; `figures` are plots
+    or image files, which may have a plot stored next to them.
     """
 
     title: str
@@ -45,7 +46,7 @@ class About:
 
 
 def describe(result: AnyResult, folder: Path) -> About:
-    """Return what a page says about the result; figures that the result names are in `folder`."""
+    """Return what a page shows about the result; its figures are in `folder`."""
     match result:
         case ExperimentResult():
             return _experiment(result, folder)
@@ -61,13 +62,16 @@ def describe(result: AnyResult, folder: Path) -> About:
             return About(f"Evaluation of {_count(result.saes)}", facts, _evaluation_plots(result))
         case Stitching():
             saes = (result.small, result.large)
-            return About("Stitching of two SAEs", _provenance(result.provenance, saes, result.activations))
+            facts = _provenance(result.provenance, saes, result.activations)
+            return About("Stitching of two SAEs", facts, _stitching_plots(result))
         case Ordering():
             facts = _provenance(result.provenance, (result.source,), result.activations)
-            return About(f"Units ordered by {result.by}", facts)
+            return About(f"Units ordered by {result.by}", facts, _ordering_plots(result))
         case Pruning():
             facts = _provenance(result.provenance, (result.source,), result.activations)
-            return About("An SAE of the units that are found again", facts)
+            return About("An SAE pruned to the units that are found again", facts)
+        case Sweep():
+            return About(f"Sweep of {len(result.runs)} runs", _provenance(result.provenance, (), None))
         case _:
             assert_never(result)
 
@@ -83,8 +87,9 @@ def _experiment(result: ExperimentResult, folder: Path) -> About:
         "World": describe_world(result.world),
         "Seeds": describe_seeds(result.seeds),
         "Time": f"{result.seconds:,.0f} s" if result.seconds else "",
-        "Training": f"{result.training_seconds:,.0f} s in all" if result.training_seconds else "",
+        "Training": f"{result.training_seconds:,.0f} s in total" if result.training_seconds else "",
         "Commit": result.commit or "",
+        "Trained at": ", ".join(result.training_commits or ()),
         "Versions": _versions(result.versions),
     }
     found = [replace(figure, file=str(folder / figure.file)) for figure in result.figures]
@@ -100,7 +105,7 @@ def _provenance(
     activations: Activations | None,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
-    """Return where the numbers come from, by name; what is not known is empty."""
+    """Return the provenance of the numbers, by name; unknown values are empty."""
     facts = {
         f"SAE {place}": f"{sae.path} · {sae.format} · sha256 {sae.sha256[:16]} · {sae.sparsifier or MISSING}"
         for place, sae in enumerate(saes)
@@ -137,35 +142,45 @@ def _count(saes: Sequence[SubjectInfo]) -> str:
 
 
 def _comparison_plots(result: Comparison) -> list[Plot]:
-    """Return the measures of the prefixes, the places of matched units, and frequency against agreement."""
-    keys = [entry.key for entry in measures_of("prefix") if entry.chance]
+    """Return the measures by prefix, the positions of matched units, and frequency against agreement."""
     found = [
         plot_prefixes(
-            _prefix_curves(result, keys),
-            title="Consistency of the prefixes",
-            caption="Each measure of the first units, re-matched at every length.",
-            chance=_chance_curves(result, keys),
+            _prefix_curves(result, AGREEMENT),
+            title="Consistency by prefix",
+            caption="Each measure for the first units, re-matched at every length.",
+            chance=_chance_curves(result, AGREEMENT),
         )
     ]
-    shown = [pair for pair in result.pairs if pair.matching.pairs][:PANELS]
-    if shown:
-        of = (
-            f"; the first {len(shown)} of {len(result.pairs)} pairs" if len(shown) < len(result.pairs) else ""
-        )
-        found.append(
-            plot_matchings(
-                [_panel(result, pair, keys) for pair in shown],
-                title="Position of each unit in the other SAE",
-                x_label="place in the first SAE",
-                y_label="place in the second SAE",
-                caption=f"One dot per pair of matched units, coloured by cosine{of}.",
-            )
-        )
-    return [*found, *_unit_plots(result)]
+    return [*found, *_pair_plots(result), *_unit_plots(result)]
+
+
+def _pair_plots(result: Comparison) -> list[Plot]:
+    """Return, for each pair, the positions of matched units and, if available, the cosines of all units."""
+    shown = [pair for pair in result.pairs if pair.matching.pairs or pair.cosines][:PANELS]
+    if not shown:
+        return []
+    labels = {"x_label": "position in the first SAE", "y_label": "position in the second SAE"}
+    panels = []
+    for pair in shown:
+        made: list[Plot] = []
+        if pair.matching.pairs:
+            made.append(plot_matchings([_panel(pair)], title="", **labels))
+        if pair.cosines:
+            across, up = (result.saes[place].compared for place in (pair.a, pair.b))
+            cosines = {"all units": (tuple(zip(*pair.cosines, strict=True)), up, across)}
+            made.append(plot_binned(cosines, title="", color_label="cosine", **labels))
+        panels += [replace(panel, group=result.pair_name(pair)) for plot in made for panel in plot.panels]
+    of = f" The first {len(shown)} of {len(result.pairs)} pairs." if len(shown) < len(result.pairs) else ""
+    caption = (
+        "Matched units: a dot for each pair, coloured by cosine. All units: the cosine of every unit of one "
+        "SAE with every unit of the other; in large dictionaries, a cell shows the largest cosine among its "
+        "units. SAEs that agree in their order show a diagonal."
+    )
+    return [Plot("Units of one SAE in the other", caption + of, tuple(panels))]
 
 
 def _unit_plots(result: Comparison) -> list[Plot]:
-    """Return how often units fire against how well they are found again, where both are known."""
+    """Return how often units fire against how well they are found again, if both are known."""
     panels = {}
     for sae in result.units.saes if result.units else ():
         frequency, cosine = (sae.measures.get(key) for key in ("frequency", "nearest_cosine"))
@@ -182,7 +197,7 @@ def _unit_plots(result: Comparison) -> list[Plot]:
         plot_dots(
             panels,
             title="Frequency against reproducibility",
-            caption="Each unit by how often it fires and its cosine with the nearest unit of the other SAEs.",
+            caption="Each unit, by how often it fires and its cosine with the nearest unit elsewhere.",
             x_label="share of samples in which the unit fires",
             y_label="cosine with the nearest unit",
             log_x=True,
@@ -190,20 +205,20 @@ def _unit_plots(result: Comparison) -> list[Plot]:
     ]
 
 
-def _panel(result: Comparison, pair: PairResult, keys: Iterable[str]) -> dict[str, Any]:
+def _panel(pair: PairResult) -> dict[str, Any]:
     left, right, similarity = zip(*pair.matching.pairs, strict=True)
     return {
-        "title": result.pair_name(pair),
+        "title": "matched units",
         "left": left,
         "right": right,
         "similarity": similarity,
         "units": max(*left, *right) + 1,
-        **{key: pair.measures.get(key) for key in keys},
+        **{key: pair.measures.get(key) for key in AGREEMENT},
     }
 
 
 def _prefix_curves(result: Comparison, keys: Iterable[str]) -> Curves:
-    """Return for each measure a line per pair, or, if there are many, one line of their means."""
+    """Return, for each measure, one line per pair or, if there are many pairs, one line of means."""
     if len(result.pairs) <= PANELS:
         return {
             key: {result.pair_name(pair): _curve(pair.prefixes, key) for pair in result.pairs} for key in keys
@@ -224,7 +239,7 @@ def _mean_curve(prefixes: Iterable[Any], key: str) -> dict[str, list[Any]]:
 
 
 def _chance_curves(result: Comparison, keys: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
-    """Return the chance level of each measure by prefix length, where it is known."""
+    """Return the chance level of each measure by prefix length, if known."""
     levels = {
         prefix.length: prefix.chance for pair in result.pairs for prefix in pair.prefixes if prefix.chance
     }
@@ -237,7 +252,7 @@ def _chance_curves(result: Comparison, keys: Iterable[str]) -> dict[str, dict[st
 
 
 def _evaluation_plots(result: Evaluation) -> list[Plot]:
-    """Return what the first units reconstruct and how often units fire."""
+    """Return plots of what the first units reconstruct and of how often units fire."""
     named = list(zip(result.names, result.saes, strict=True))
     curves = {
         entry.key: {name: _curve(sae.prefixes, entry.key) for name, sae in named}
@@ -247,7 +262,7 @@ def _evaluation_plots(result: Evaluation) -> list[Plot]:
         plot_prefixes(
             curves,
             title="Reconstruction by the first units",
-            caption="What the first units of each SAE reconstruct by themselves, in the order they have.",
+            caption="What the first units of each SAE reconstruct on their own, in the order of the SAE.",
         ),
         plot_lines(
             dict(map(_frequencies, result.names, result.saes)),
@@ -256,6 +271,43 @@ def _evaluation_plots(result: Evaluation) -> list[Plot]:
             x_label="log10 of the share of samples in which a unit fires",
             y_label="share of units",
         ),
+    ]
+
+
+def _stitching_plots(result: Stitching) -> list[Plot]:
+    """Return a plot of the effect of each unit on the error of the smaller SAE, by how often it fires."""
+    known = [
+        (frequency, -100 * change / result.error)
+        for frequency, change in zip(result.frequency, result.change, strict=True)
+        if frequency > 0 and result.error > 0
+    ]
+    if not known:
+        return []
+    frequencies, shares = zip(*known, strict=True)
+    return [
+        plot_dots(
+            {"": (frequencies, shares)},
+            title="What each unit of the larger SAE adds",
+            caption="Units above zero lower the error of the smaller SAE: they are novel. Units below zero "
+            "are already covered by it.",
+            x_label="share of samples in which the unit fires",
+            y_label="% of the error removed",
+            log_x=True,
+        )
+    ]
+
+
+def _ordering_plots(result: Ordering) -> list[Plot]:
+    """Return a plot of the units' old and new positions."""
+    places = {"": (result.order, range(len(result.order)))}
+    return [
+        plot_dots(
+            places,
+            title="Positions of the units before and after",
+            caption="Units on the diagonal have kept their position.",
+            x_label="original position",
+            y_label=f"position by {result.by}",
+        )
     ]
 
 

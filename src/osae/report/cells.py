@@ -1,4 +1,4 @@
-"""Tables of results as text: the cells, which of them stand out, and what belongs at the foot."""
+"""Tables of results as text: the cells, which of them to highlight, and the footer."""
 
 import math
 import re
@@ -14,21 +14,21 @@ from osae.results import (
 )
 from osae.results.base import Number, as_interval
 
-ALTERNATIVES = ("Method", "SAE")  # heads of tables whose rows compete, so that the best may stand out
-BEST = "Bold: the best number in a column, and those that print the same."
+ALTERNATIVES = ("Method", "SAE")  # heads of tables whose rows compete, so that the best is highlighted
+BEST = "Bold: the best number in a column, and numbers that print the same."
 BOLD = (
-    "Bold: the best mean in a column, and every mean that cannot be told apart from it, because their "
+    "Bold: the best mean in a column, and every mean that is not distinguishable from it, because their "
     "intervals overlap or the numbers print the same."
 )
 BY_CHANCE = (
-    "By chance: the level of unrelated dictionaries of the same shape, with the mean and covariance of the "
-    "atoms compared (isotropic: with neither); of activations, after moving one side on by half of the rows."
+    "By chance: the score of unrelated dictionaries of the same shape, with the mean and covariance of the "
+    "atoms compared (isotropic: with neither); for activations, after shifting one side by half of the rows."
 )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measure of one row, as text: ours and, if there is one, the published number."""
+    """One measure of one row, as text: our number and, if there is one, the published number."""
 
     mean: str = MISSING
     spread: str = ""
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table as text; `number` is what it is sorted by if its label is a number in words."""
+    """One row of a table as text; `number` is the sort key if its label contains a number."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text: `body` may be sorted, `foot` (means and the like) and `chance` stay below it."""
+    """A table as text: `body` can be sorted; `foot` (means, for example) and `chance` stay below it."""
 
     title: str
     head: str
@@ -76,11 +76,11 @@ class Grid:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """Return the rows of the body, then those of the foot."""
+        """Return the rows of the body, followed by those of the footer."""
         return self.body + self.foot
 
     def has(self, attribute: str) -> bool:
-        """Return whether any cell has a spread, an interval, a published number, or stands out."""
+        """Return whether any cell has a spread, an interval or a published number, or is highlighted."""
         return any(getattr(cell, attribute) for line in self.lines for cell in line.cells)
 
 
@@ -110,7 +110,7 @@ def lay_out(table: Table) -> Grid:
 
 
 def explain(grids: Sequence[Grid]) -> str:
-    """Return what the columns of the tables mean, a sentence for each measure."""
+    """Return the meaning of the columns, one sentence per measure."""
     keys = list(dict.fromkeys(column.key for grid in grids for column in grid.columns))
     levels = any(key.endswith(f"_{CHANCE}") for key in keys)
     return f"{legend(keys)} {BY_CHANCE if levels else ''}".strip()
@@ -120,7 +120,7 @@ def explain(grids: Sequence[Grid]) -> str:
 
 
 def _chance_texts(table: Table, columns: Sequence[Measure]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return each line of chance levels, empty where a column has none; no line without any level."""
+    """Return the rows of chance levels, empty for columns without one; omit rows without any level."""
     lines = []
     for name, levels in table.chance.items():
         texts = [column.text(levels[column.key]) if column.key in levels else "" for column in columns]
@@ -167,9 +167,10 @@ def _competes(row: Row) -> bool:
 
 
 def _best_texts(table: Table, column: Measure) -> set[str]:
-    """Return the printed means that stand out: the best, and those not told apart from it; none if all are.
+    """Return the printed means to highlight: the best, and those not distinguishable from it.
 
-    Means that print the same stand out together or not at all. Rows for reference take no part.
+    Return none if that would be all of them. Means that print the same are highlighted together or not at
+    all. Reference rows are excluded.
     """
     known = [_known(row.values.get(column.key)) for row in table.rows if _competes(row)]
     found = [each for each in known if each is not None]
@@ -189,11 +190,11 @@ def _label_numbers(labels: Sequence[str]) -> list[float | None]:
     return [float(each[2]) for each in found if each]
 
 
-# --- spreads that say nothing -----------------------------------------------------------------------
+# --- meaningless spreads ----------------------------------------------------------------------------
 
 
 def _drop_empty_spreads(table: Table) -> Table:
-    """Return the table without spreads of width zero: two runs make one pair, and one value has no spread."""
+    """Return the table without empty spreads: two runs form one pair, and a single value has no spread."""
     rows = [
         replace(row, values={key: _alone(value) for key, value in row.values.items()}) for row in table.rows
     ]

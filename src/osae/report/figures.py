@@ -1,14 +1,15 @@
-"""Results as figures, one PNG file each, of any measures in `osae.measures`; the same as a plot is beside it.
+"""Draw results as figures, one PNG file each, of any measures in `osae.measures`, and their data.
 
-Every method keeps its colour, marker and line in all figures. Colours are safe for colour-blind readers
-(Okabe and Ito) and never the only difference. Figures are drawn without pyplot, so nothing stays open.
+Every method has the same colour, marker and line style in all figures. Colours are safe for colour-blind
+readers (Okabe and Ito) and never the only difference. Figures are drawn without pyplot, so no figure stays
+open.
 """
 
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -94,7 +95,7 @@ OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#88
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each name: its own if it is a known method, else the next of a fixed cycle."""
+    """Return the style of each name: its own if it is a known method, else the next of a fixed cycle."""
     others = cycle(zip(OTHERS * 3, "osD^vPh<" * 3, ("-",) * 8 + ("--",) * 8 + ("-.",) * 8, strict=True))
     return {name: LOOKS[name] if name in LOOKS else Look(*next(others)) for name in dict.fromkeys(names)}
 
@@ -104,15 +105,15 @@ def matching_scatter(
     path: Path | str,
     *,
     title: str = "Position of each true atom in the learned dictionary",
-    x_label: str = "place of the true atom",
-    y_label: str = "place of the matched unit",
+    x_label: str = "position of the true atom",
+    y_label: str = "position of the matched unit",
     across: int = 4,
 ) -> None:
     """Draw one panel per method: a dot per matched pair of units, coloured by their cosine.
 
-    A panel has `title`, `left` (places of the true atoms), `right` (places of the units matched with them),
-    `similarity` and `units` (the length of both axes). Its other keys are measures to write above it. There
-    are at most `across` panels in a row.
+    A panel has `title`, `left` (positions of the true atoms), `right` (positions of the matched units),
+    `similarity` and `units` (the length of both axes). Its other keys are measures to show above it. There
+    are at most `across` panels per row.
     """
     write_plot(plot_matchings(panels, title=title, x_label=x_label, y_label=y_label), path)
     across = min(len(panels), across)
@@ -171,7 +172,7 @@ def seed_pair_panel(data: Mapping[str, Any], path: Path | str) -> None:
         ),
     ]
     write_plot(_plot_pairs(rows, data), path)
-    # always the same shape, so the places are given: an experiment draws ten of these
+    # always the same shape, so positions are fixed: an experiment draws ten of these
     places = {"left": 0.065, "right": 0.918, "top": 0.925, "bottom": 0.055, "wspace": 0.3, "hspace": 0.36}
     with _figure(path, (9.6, 9.2), arranged=False) as figure:
         grid = figure.subplots(3, 4, width_ratios=(1, 1, 1, 0.06), gridspec_kw=places)
@@ -190,7 +191,9 @@ def seed_pair_panel(data: Mapping[str, Any], path: Path | str) -> None:
             bar = figure.colorbar(image, cax=axes_row[3], label=words, extend=beyond)
             if all((matrix >= 0).all() for matrix in matrices):
                 bar.ax.set_ylim(0, limit)
-        figure.suptitle(_plain(f"{data['title']}: two seeds and the ground truth, units in their own order"))
+        figure.suptitle(
+            _plain(f"{data['title']}: two seeds and the ground truth, with units in their original order")
+        )
 
 
 def cosine_maps(
@@ -218,13 +221,22 @@ def cosine_maps(
 
 
 def _plot_pairs(rows: Sequence[tuple[str, str, list[str], Any]], data: Mapping[str, Any]) -> Plot:
-    """Return the nine matrices as maps."""
-    panels = [
-        (f"{words.replace(chr(10), ' ')}: {title}", *names, words.split(" ")[0], matrix)
-        for key, words, titles, axes in rows
-        for title, names, matrix in zip(titles, axes, data[key], strict=True)
-    ]
-    return plot_maps(panels, title=f"{data['title']}: two seeds and the ground truth")
+    """Return the nine matrices as maps, grouped by kind, with the atoms first."""
+    panels = []
+    for key, words, titles, axes in reversed(rows):
+        maps = [
+            (title, *names, words.split(" ")[0], matrix)
+            for title, names, matrix in zip(titles, axes, data[key], strict=True)
+        ]
+        group = f"{data['title']}: {words.replace(chr(10), ' ')}"
+        panels += [replace(panel, group=group) for panel in plot_maps(maps, title="").panels]
+    return Plot(
+        f"{data['title']}: two seeds and the ground truth",
+        "Cosines of all pairs of atoms, correlations of their activations, and the activations on a few "
+        "inputs, with units in their original order.",
+        tuple(panels),
+        family="Two seeds and the ground truth",
+    )
 
 
 def _axes_of_pairs(word: str) -> list[tuple[str, str]]:
@@ -233,13 +245,13 @@ def _axes_of_pairs(word: str) -> list[tuple[str, str]]:
 
 
 def _limit(matrices: Sequence[np.ndarray]) -> float:
-    """Return the common limit of colour, such that one outlier does not wash out the rest."""
+    """Return a shared colour limit, chosen so that one outlier does not wash out the rest."""
     active = np.abs(np.concatenate([matrix[matrix != 0] for matrix in matrices]))
     return float(np.quantile(active, 0.98)) if active.size else 1.0
 
 
 def _extend(matrices: Sequence[np.ndarray], limit: float) -> Literal["neither", "min", "max", "both"]:
-    """Return the ends at which values lie beyond the colour bar; rounding does not count."""
+    """Return the ends at which values exceed the colour bar, ignoring rounding."""
     over = any((matrix > 1.001 * limit).any() for matrix in matrices)
     under = any((matrix < -1.001 * limit).any() for matrix in matrices)
     if over and under:
@@ -285,13 +297,13 @@ def lines_by_prefix(
     curves: Mapping[str, Mapping[str, Mapping[str, Any]]],
     path: Path | str,
     *,
-    title: str = "Consistency of the prefixes",
+    title: str = "Consistency by prefix",
     chance: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw one panel per measure: mean and 95 % interval against prefix length, a line per method.
 
     `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`, in which None
-    is a number that does not exist; `chance[measure]` is a number, or has the lists `prefix` and `mean`.
+    is a missing number; `chance[measure]` is a number, or has the lists `prefix` and `mean`.
     """
     write_plot(plot_prefixes(curves, title=title, chance=chance), path)
     looks_of = looks(method for lines in curves.values() for method in lines)
@@ -317,7 +329,7 @@ def panels_by_method(
     x_label: str,
     log_x: bool = False,
 ) -> None:
-    """Draw one measure in a panel per method; each has lines by name, from light to dark, with intervals.
+    """Draw one measure with a panel per method; each has lines by name, from light to dark, with intervals.
 
     A line is a list of points (x, value).
     """
@@ -343,7 +355,7 @@ def panels_by_method(
 
 
 def _points(line: Mapping[str, Any]) -> list[tuple[float, Interval | None]]:
-    """Return each length of a curve with its mean and interval; None where there is no number."""
+    """Return each length of a curve with its mean and interval; None for missing numbers."""
     nothing = [None] * len(line["prefix"])
     lows, highs = (nothing if line.get(end) is None else line[end] for end in ("low", "high"))
     numbers = zip(line["prefix"], line["mean"], lows, highs, strict=True)
@@ -380,7 +392,7 @@ def bars_with_intervals(
     title: str = "Each choice in isolation",
     chance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Draw one panel per measure: each row's mean as a dot with its 95 % interval, published ones hollow."""
+    """Draw one panel per measure: each row's mean as a dot with its 95 % interval, published means hollow."""
     write_plot(plot_bars(rows, keys, title=title, chance=chance), path)
     names = [_name(row.method) for row in rows]
     room = max(1.6, 0.5 + 0.068 * max(map(len, names), default=0))
@@ -432,7 +444,7 @@ def curve(
     log_x: bool = False,
     log_y: bool = False,
 ) -> None:
-    """Draw a small plot of a few lines, each given as its x and y values, for training logs and the like."""
+    """Draw a small plot of a few lines, each given by its x and y values, such as training curves."""
     about = {"title": title, "x_label": x_label, "y_label": y_label}
     write_plot(plot_lines(lines, **about, log_x=log_x, log_y=log_y), path)
     with _figure(path, (5.2, 3.5)) as figure:
@@ -463,18 +475,17 @@ def _line_and_band(
 
 
 def _panel_title(entry: Measure) -> str:
-    better = {"high": " (higher is better)", "low": " (lower is better)"}.get(entry.better, "")
-    return _plain(f"{entry.phrase}{better}")
+    return _plain(f"{entry.phrase} ({entry.direction})" if entry.direction else entry.phrase)
 
 
 def _name(text: str) -> str:
-    """Return a name so that it fits a legend; the legend leaves out names that begin with an underscore."""
+    """Return a name suitable for a legend, which omits names that begin with an underscore."""
     shown = _plain(visible(text, LONGEST_NAME))
     return f" {shown}" if shown.startswith("_") else shown
 
 
 def _plain(text: str) -> str:
-    r"""Return the text so that matplotlib draws it as it is: a dollar sign would begin a formula."""
+    r"""Return the text escaped for matplotlib, where a dollar sign would start a formula."""
     return visible(text, LONGEST_TITLE).replace("$", r"\$")
 
 
@@ -490,7 +501,7 @@ def _label_lowest(grid: np.ndarray, count: int, x_label: str) -> None:
 
 
 def _legend_below(figure: "Figure", grid: np.ndarray) -> None:
-    """Draw one legend for all panels, below them, each name once."""
+    """Draw one legend below all panels, with each name once."""
     entries: dict[str, Any] = {}
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -505,7 +516,7 @@ def _legend_below(figure: "Figure", grid: np.ndarray) -> None:
 def _figure(path: Path | str, inches: tuple[float, float], *, arranged: bool = True) -> Iterator["Figure"]:
     """Yield a figure to draw on, in our style, and write it to `path` as PNG unless the block fails.
 
-    The panels are `arranged` so that no text overlaps, which takes longer than drawing them.
+    With `arranged`, panels are laid out so that no text overlaps, which takes longer than drawing them.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

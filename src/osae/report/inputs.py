@@ -1,11 +1,11 @@
-"""What a page can be made of: results, training runs, SAEs with contexts. Needs no torch."""
+"""The inputs of a page: results, training runs, SAEs with contexts. Does not need torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from osae.context_files import ABOUT, ContextFiles, folder_of, read_contexts
-from osae.report.page import Part, find_contexts, part_of
+from osae.report.page import Page, Part, find_contexts, join_contexts, part_of
 from osae.report.runs import describe_run, find_run
 from osae.report.units import Browser, make_browser
 from osae.results import AnyResult, Comparison, Contexts, read
@@ -13,25 +13,30 @@ from osae.results import AnyResult, Comparison, Contexts, read
 
 @dataclass
 class Found:
-    """What was found at the paths that were given."""
+    """What was found at the given paths."""
 
     parts: list[Part] = field(default_factory=list)
+    about_contexts: list[Part] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     contexts: list[ContextFiles] = field(default_factory=list)
 
+    def page(self) -> Page:
+        """Return the page about everything that was found."""
+        return Page(self.parts, self.browser(), after=join_contexts(self.about_contexts))
+
     def browser(self) -> Browser | None:
-        """Return the unit browser, if units were compared or contexts collected; of the first comparison."""
+        """Return the unit browser of the first comparison, if units were compared or contexts collected."""
         comparison = self.comparisons[0] if self.comparisons else None
         beside = find_contexts(comparison) if comparison else []
         return make_browser(comparison, [*beside, *self.contexts])
 
 
 def open_inputs(paths: Sequence[Path]) -> Found:
-    """Return what is at each path; raise `ValueError` if there is nothing that a page shows."""
+    """Return what is at each path; raise `ValueError` if there is nothing to show."""
     found = Found()
     for path in paths:
         _add(path, found)
-    if not found.parts:
+    if not found.parts and not found.contexts:
         raise ValueError("there is nothing to show: give results, training runs, or SAEs with contexts.")
     return found
 
@@ -51,7 +56,7 @@ def _add(path: Path, found: Found) -> None:
         _add_contexts(folder_of(path), found)
     else:
         raise ValueError(
-            f"{path} holds no results, no training run and no contexts: give a JSON file of results, the "
+            f"{path} contains no results, training run or contexts: give a JSON file of results, the "
             "folder of an experiment or a run, or an SAE after `osae contexts`."
         )
 
@@ -70,7 +75,7 @@ def _add_contexts(folder: Path, found: Found) -> None:
     if (folder / ABOUT).is_file():
         one = read_contexts(folder)
         found.contexts.append(one)
-        found.parts.append(part_of(one.about, folder))
+        found.about_contexts.append(part_of(one.about, folder))
 
 
 def find_result(path: Path) -> AnyResult:
@@ -78,4 +83,6 @@ def find_result(path: Path) -> AnyResult:
     for file in (path, path / "results.json", path / ABOUT, folder_of(path) / ABOUT):
         if file.is_file():
             return read(file)
-    raise ValueError(f"{path} holds no results: give a JSON file of results, or the folder of an experiment.")
+    raise ValueError(
+        f"{path} contains no results: give a JSON file of results, or the folder of an experiment."
+    )

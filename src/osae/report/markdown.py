@@ -1,4 +1,4 @@
-"""Results as Markdown: an experiment as a page, any table by itself."""
+"""Results as Markdown: an experiment as a page, or a single table."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,17 +8,16 @@ from osae.results import ExperimentResult, Table
 from osae.results.experiment import Claim
 
 LEGEND = (
-    "Each cell shows the mean (standard deviation) over seeds, "
-    "or over pairs of seeds where the column says so."
+    "Each cell shows the mean (standard deviation) over seeds, or over pairs of seeds if the column says so."
 )
 INTERVALS = (
-    "95 % intervals of the means are in results.csv and results.json. Those of pairs allow for pairs that "
-    "share a seed."
+    "95 % intervals of the means are in results.csv and results.json. Intervals over pairs account for pairs "
+    "that share a seed."
 )
 
 
 def render_markdown(result: ExperimentResult) -> str:
-    """Return the experiment as a Markdown page: what was run, the tables, the claims, notes and figures."""
+    """Return the experiment as a Markdown page: settings, tables, claims, notes and figures."""
     lines = [f"# {_one_line(result.title or result.experiment or 'Results')}", ""]
     if result.world:
         lines += [f"- World: {_one_line(describe_world(result.world))}"]
@@ -57,7 +56,7 @@ def _claims(claims: Sequence[Claim]) -> Iterator[str]:
 
 
 def _table(grid: Grid) -> Iterator[str]:
-    mark = "`" if grid.head in ALTERNATIVES else ""  # the names of methods and SAEs are code
+    mark = "`" if grid.head in ALTERNATIVES else ""  # names of methods and SAEs are code
     yield _row([grid.head, *(column.title for column in grid.columns)])
     yield _row([":--", *("--:" for _ in grid.columns)])
     for line in grid.body:

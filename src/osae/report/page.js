@@ -86,7 +86,9 @@ const osae = (() => {
   const drawn = new Map();  // figures and what they show
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-  function colors(printing = false) {
+  let printing = false;
+
+  function colors() {
     if (printing) return {ink: "#000000", muted: "#444444", line: "#bbbbbb", paper: "#ffffff", accent: "#00558c"};
     const style = getComputedStyle(document.documentElement);
     const names = ["ink", "muted", "line", "paper", "accent"];
@@ -123,7 +125,7 @@ const osae = (() => {
 
   function dotTraces(panel, palette) {
     const {x, y, color, text} = panel.dots;
-    const scale = color ? {color, colorscale: "Viridis", reversescale: !dark.matches, cmin: 0, cmax: 1,
+    const scale = color ? {color, colorscale: "Viridis", reversescale: printing || !dark.matches, cmin: 0, cmax: 1,
       colorbar: {title: {text: panel.color_label, side: "right"}, thickness: 10, outlinewidth: 0}} : {color: palette.accent};
     return [{
       x, y, text, mode: "markers", marker: {size: x.length > 500 ? 4 : 7, opacity: .8, ...scale},
@@ -131,13 +133,22 @@ const osae = (() => {
     }];
   }
 
+  // what a cell of a map stands for: one place, or several
+  function named(middles, places) {
+    const size = middles.length > 1 ? middles[1] - middles[0] : 1;
+    if (!places || size <= 1) return middles.map(middle => String(Number(middle.toPrecision(3))));
+    const ends = middles.map((middle, i) => i + 1 < middles.length ? (middle + middles[i + 1]) / 2 : middle + size / 2);
+    return ends.map((end, i) => `${Math.ceil(i ? ends[i - 1] : 0)}–${Math.ceil(end) - 1}`);
+  }
+
   function mapTraces(panel, palette) {
-    const {x, y, z, low, high} = panel.map;
+    const {x, y, z, low, high, places} = panel.map;
+    const across = named(x, places), down = named(y, places);
     const scale = low < 0 ? [[0, "#2166ac"], [.5, palette.paper], [1, "#b2182b"]] : [[0, palette.paper], [1, palette.accent]];
     return [{
-      type: "heatmap", x, y, z, zmin: low, zmax: high, colorscale: scale,
+      type: "heatmap", x, y, z, zmin: low, zmax: high, colorscale: scale, customdata: down.map(row => across.map(column => [column, row])),
       colorbar: {title: {text: panel.color_label, side: "right"}, thickness: 10, outlinewidth: 0},
-      hovertemplate: `${panel.x_label} %{x}<br>${panel.y_label} %{y}<br>%{z:.3~g}<extra></extra>`,
+      hovertemplate: `${panel.x_label} %{customdata[0]}<br>${panel.y_label} %{customdata[1]}<br>${panel.color_label} %{z:.3~g}<extra></extra>`,
     }];
   }
 
@@ -159,38 +170,44 @@ const osae = (() => {
     };
   }
 
+  const isSquare = panel => panel.square || Boolean(panel.map && panel.map.square);
+
   function layout(panel, palette) {
     const names = panel.bars ? {type: "category", autorange: "reversed"} : {};
-    const square = panel.map && panel.map.square ? {scaleanchor: "x", constrain: "domain"} : {};
+    const square = isSquare(panel) ? {scaleanchor: "x", constrain: "domain"} : {};
     const x = axis(panel.x_label, panel.log_x, palette);
     if (panel.ticks) Object.assign(x, {tickvals: panel.ticks, ticktext: panel.ticks.map(String)});
     return {
-      title: {text: panel.title, font: {size: 14}}, height: panel.bars ? 140 + 26 * panel.bars[0].y.length : 360,
+      title: {text: panel.title, font: {size: 14}}, height: panel.bars ? 140 + 26 * panel.bars[0].y.length : isSquare(panel) ? 420 : 360,
       font: {family: "inherit", size: 12, color: palette.ink}, paper_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       plot_bgcolor: "rgba(0,0,0,0)", margin: {l: 56, r: 16, t: 40, b: 48}, showlegend: false, dragmode: "zoom",
-      xaxis: {...x, ...(panel.map ? {constrain: "domain"} : {})},
+      xaxis: {...x, ...(panel.map || panel.square ? {constrain: "domain"} : {})},
       yaxis: {...axis(panel.y_label, panel.log_y, palette), ...names, ...square},
       hoverlabel: {font: {family: "inherit"}},
     };
   }
 
-  function drawPanel(box, panel, hidden, palette) {
+  const PAPER = 660;  // pixels of a sheet in print
+
+  function drawPanel(box, panel, hidden, palette, count) {
     const traces = panel.lines ? lineTraces(panel, hidden, palette) : panel.dots ? dotTraces(panel, palette)
       : panel.map ? mapTraces(panel, palette) : barTraces(panel, hidden, palette);
-    Plotly.react(box, traces, layout(panel, palette), {displayModeBar: false, responsive: true});
+    const size = printing ? {width: count > 1 ? PAPER / 2 : PAPER, autosize: false} : {autosize: true};
+    Plotly.react(box, traces, {...layout(panel, palette), ...size}, {displayModeBar: false, responsive: true});
     box.firstChild?.setAttribute("aria-hidden", "true");
   }
 
   function show(state, palette = colors()) {
-    const panels = state.choice === null ? state.plot.panels : [state.plot.panels[state.choice]];
+    const {panels} = state.groups[state.choice];
     while (state.boxes.children.length > panels.length) state.boxes.lastChild.remove();
     while (state.boxes.children.length < panels.length) {
       state.boxes.append(element("div", {class: "plot", role: "img"}));
     }
     panels.forEach((panel, i) => {
       const box = state.boxes.children[i];
-      box.setAttribute("aria-label", [panel.title, state.plot.caption].filter(Boolean).join(". "));
-      drawPanel(box, panel, state.hidden, palette);
+      box.classList.toggle("square", isSquare(panel));
+      box.setAttribute("aria-label", [panel.group, panel.title, state.plot.caption].filter(Boolean).join(". "));
+      drawPanel(box, panel, state.hidden, palette, panels.length);
     });
   }
 
@@ -227,25 +244,40 @@ const osae = (() => {
     }));
   }
 
+  // panels that are shown together: those of a group, or all if they are few, or one at a time
+  function groups(panels) {
+    if (panels.some(panel => panel.group)) {
+      const names = [...new Set(panels.map(panel => panel.group))];
+      return names.map(name => ({name, panels: panels.filter(panel => panel.group === name)}));
+    }
+    return panels.length <= CHOOSE_FROM ? [{name: "", panels}] : panels.map(panel => ({name: panel.title, panels: [panel]}));
+  }
+
   function chooser(state) {
-    if (state.plot.panels.length <= CHOOSE_FROM) return null;
-    state.choice = 0;
-    const select = element("select", {}, ...state.plot.panels.map((panel, i) => element("option", {value: i}, panel.title)));
+    if (state.groups.length < 2) return null;
+    const select = element("select", {}, ...state.groups.map((group, i) => element("option", {value: i}, group.name)));
     select.addEventListener("change", () => { state.choice = Number(select.value); show(state); });
     return element("label", {class: "chooser"}, "Show ", select);
   }
 
+  // the plotting library is inside the page, and runs when the first figure comes into view
+  function startPlotly() {
+    if (!window.Plotly) document.head.append(element("script", {}, document.getElementById("plotly").textContent));
+  }
+
   async function draw(figure) {
     if (drawn.has(figure)) return;
-    const state = {plot: null, hidden: new Set(), choice: null, boxes: element("div", {class: "plots"})};
+    const state = {plot: null, groups: [], hidden: new Set(), choice: 0, boxes: element("div", {class: "plots"})};
     drawn.set(figure, state);
     state.plot = await piece(figure.dataset.plot);
+    state.groups = groups(state.plot.panels);
     const zooming = element("span", {class: "zoom", role: "group", "aria-label": "Zoom"},
       element("button", {type: "button", onclick: () => zoom(state, .5), "aria-label": "Zoom in"}, "+"),
       element("button", {type: "button", onclick: () => zoom(state, 2), "aria-label": "Zoom out"}, "−"),
       element("button", {type: "button", onclick: () => zoom(state, 0)}, "Reset zoom"));
     const tools = element("div", {class: "tools"}, chooser(state), legend(state), zooming);
     figure.querySelector(".drawing").replaceChildren(tools, state.boxes);
+    startPlotly();
     show(state);
     figure.dataset.drawn = "yes";
   }
@@ -255,8 +287,22 @@ const osae = (() => {
     entries.filter(entry => entry.isIntersecting).forEach(entry => draw(entry.target));
   }, {rootMargin: "400px"});
   figures.forEach(figure => near.observe(figure));
-  const showAll = palette => drawn.forEach(state => state.plot && show(state, palette));
-  dark.addEventListener("change", () => showAll(colors()));
-  window.addEventListener("beforeprint", () => { figures.forEach(draw); showAll(colors(true)); });
-  window.addEventListener("afterprint", () => showAll(colors()));
+  const showAll = () => drawn.forEach(state => state.plot && show(state));
+  dark.addEventListener("change", showAll);
+  // on paper: every figure and table, as wide as the paper, in dark ink; data are unpacked before, as printing does not wait
+  if (figures.length) requestIdleCallback(() => { startPlotly(); figures.forEach(figure => piece(figure.dataset.plot)); }, {timeout: 5000});
+  const folded = [...document.querySelectorAll("details.more")];
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    printing = true;
+    opened = folded.filter(each => !each.open);
+    opened.forEach(each => { each.open = true; });
+    figures.forEach(draw);
+    showAll();
+  });
+  window.addEventListener("afterprint", () => {
+    printing = false;
+    opened.forEach(each => { each.open = false; });
+    showAll();
+  });
 })();

@@ -1,6 +1,6 @@
-"""Results as one HTML page that needs no server and no network: style, scripts and data are inside it.
+"""Results as one HTML page that needs no server and no network: style, scripts and data are embedded.
 
-With a folder, the contexts of units are in files beside the page instead, loaded when they are needed.
+With a folder, the contexts of units are stored in files next to the page and loaded on demand.
 """
 
 import base64
@@ -19,7 +19,7 @@ from osae.report.about import About, describe
 from osae.report.cells import BEST, BOLD, Grid, explain, lay_out_all
 from osae.report.markdown import render_markdown
 from osae.report.packing import pack, write_pieces
-from osae.report.plots import Plot, read_plot
+from osae.report.plots import Plot, join_plots, read_plot
 from osae.report.text import visible
 from osae.report.units import Browser, make_browser
 from osae.results import AnyResult, Comparison, ExperimentResult, write_json
@@ -30,20 +30,21 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HERE = Path(__file__).parent
-# the page may show what is inside it and load nothing but, with a folder, the scripts there
+# the page may show embedded content only and, with a folder, load the scripts there
 POLICY = (
     "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'{more}"
 )
 IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".svg": "image/svg+xml"}
-BROAD = 1100  # pixels: images wider than this scroll on a small screen instead of shrinking
-LONGEST_LIST = 256  # entries of a list that the page shows as JSON; the JSON file has all of them
+BROAD = 1100  # pixels: wider images scroll on a small screen instead of shrinking
+LONGEST_LIST = 256  # list entries that the page shows as JSON; the JSON file contains all of them
 LARGEST = 15_000_000  # bytes of a page; larger ones need a folder
+OPEN = 4  # tables of a part that are shown at once; others are collapsed
 NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a page shows of one result or run."""
+    """What a page shows about one result or run."""
 
     title: str
     kicker: str
@@ -59,12 +60,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its parts, the unit browser if there are units, and how often it reloads itself, in seconds."""
+    """A page: its parts, the unit browser if there are units, and its refresh interval in seconds.
+
+    Parts `after` the unit browser describe the origin of its contexts.
+    """
 
     parts: Sequence[Part]
     browser: Browser | None = None
     refresh: int | None = None
     folder: str = ""
+    after: Sequence[Part] = ()
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -73,7 +78,7 @@ class Page:
 def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
     """Write results.json, table.md, results.csv and report.html, and return the path of the last.
 
-    The figures that the result names must be in the folder already.
+    The figures of the result must already be in the folder.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,35 +90,32 @@ def write_experiment(result: ExperimentResult, folder: Path | str) -> Path:
 
 
 def write_page(result: AnyResult, path: Path | str) -> None:
-    """Write the result as one HTML page; figures that it names are read from the page's folder."""
+    """Write the result as one HTML page; its figures are read from the page's folder."""
     write_text(render_page(result, Path(path).parent), path)
 
 
-def write_report(
-    parts: Sequence[Part], path: Path, *, browser: Browser | None = None, folder: bool = False
-) -> None:
-    """Write a page of several parts; with `folder`, the contexts of units go to files in a folder beside it.
+def write_report(page: Page, path: Path, *, folder: bool = False) -> None:
+    """Write a page; with `folder`, the contexts of units are written to a folder next to it.
 
     Raise `ValueError` if the page would be too large.
     """
-    if folder and browser is not None:
+    if folder and page.browser is not None:
         beside = path.with_name(f"{path.stem}-files")
-        write_pieces([("units", browser.index)], beside)
-        write_pieces(browser.pieces, beside)
-        browser = Browser({}, ())
-        write_text(render(Page(parts, browser, folder=beside.name)), path)
+        write_pieces([("units", page.browser.index)], beside)
+        write_pieces(page.browser.pieces, beside)
+        write_text(render(replace(page, browser=Browser({}, ()), folder=beside.name)), path)
         return
-    text = render(Page(parts, browser))
+    text = render(page)
     if len(text) > LARGEST:
         raise ValueError(
-            f"the page would have {len(text) / 1e6:.0f} MB, more than {LARGEST // 10**6}: add --folder, "
-            "which keeps the contexts in files beside it."
+            f"the page would take {len(text) / 1e6:.0f} MB, more than {LARGEST // 10**6}: add --folder to "
+            "store the contexts in files next to it."
         )
     write_text(text, path)
 
 
 def write_text(text: str, path: Path | str) -> None:
-    """Write the text to a file, whole or not at all."""
+    """Write the text to a file atomically."""
     with atomic_write(path) as part:
         part.write_text(text, encoding="utf-8")
 
@@ -122,9 +124,9 @@ def write_text(text: str, path: Path | str) -> None:
 
 
 def render_page(result: AnyResult, folder: Path | str = ".") -> str:
-    """Return the result as one HTML page; figures that it names are read from `folder`.
+    """Return the result as one HTML page; its figures are read from `folder`.
 
-    Units that were compared can be browsed, with their contexts if these are beside the SAEs.
+    Units that were compared can be browsed, with their contexts if these are next to the SAEs.
     """
     part = part_of(result, Path(folder))
     if not isinstance(result, Comparison):
@@ -139,7 +141,7 @@ def render_page(result: AnyResult, folder: Path | str = ".") -> str:
 
 
 def find_contexts(comparison: Comparison) -> list[ContextFiles]:
-    """Return the contexts that are kept beside the SAEs of a comparison, of those that are still the same."""
+    """Return the contexts stored next to the SAEs of a comparison, if the SAEs have not changed."""
     found = []
     for sae in comparison.saes:
         folder = folder_of(Path(sae.path))
@@ -150,7 +152,7 @@ def find_contexts(comparison: Comparison) -> list[ContextFiles]:
 
 
 def part_of(result: AnyResult, folder: Path) -> Part:
-    """Return what a page shows of a result."""
+    """Return what a page shows about a result."""
     about = describe(result, folder)
     grids = lay_out_all(result)
     summary = [line for line in result.summary() if not any(line.startswith(c.claim) for c in about.claims)]
@@ -166,6 +168,36 @@ def part_of(result: AnyResult, folder: Path) -> Part:
         facts=[(name, text) for name, text in about.facts.items() if text],
         json=_json(result),
     )
+
+
+def join_contexts(parts: Sequence[Part]) -> list[Part]:
+    """Return one part about the contexts of several SAEs, instead of one part each."""
+    if len(parts) < 2:
+        return list(parts)
+    first = parts[0]
+    rows = [row for part in parts for row in part.grids[0]["body"]]
+    facts: dict[str, list[str]] = {}
+    for place, part in enumerate(parts):
+        for name, text in part.facts:
+            facts.setdefault(f"SAE {place}" if name == "SAE 0" else name, []).append(text)
+    return [
+        replace(
+            first,
+            title=f"Contexts of {len(parts)} SAEs",
+            summary=[line for part in parts for line in part.summary],
+            grids=[{**first.grids[0], "body": rows}],
+            notes=list(dict.fromkeys(line for part in parts for line in part.notes)),
+            facts=[
+                (name, "; ".join(dict.fromkeys(texts)))
+                for name, texts in sorted(facts.items(), key=_sae_first)
+            ],
+            json="",
+        )
+    ]
+
+
+def _sae_first(fact: tuple[str, Any]) -> bool:
+    return not fact[0].startswith("SAE ")
 
 
 def _describe_grid(grid: Grid, about: About) -> dict[str, Any]:
@@ -184,8 +216,8 @@ def _describe_grid(grid: Grid, about: About) -> dict[str, Any]:
 
 def _describe_column(column: Measure) -> dict[str, str]:
     arrow = {"high": "\u00a0↑", "low": "\u00a0↓"}.get(column.better, "")
-    better = {"high": ", higher is better", "low": ", lower is better"}.get(column.better, "")
-    return {"title": f"{column.title}{arrow}", "hint": f"{column.phrase}{better}"}
+    hint = ", ".join(filter(None, (column.phrase, column.direction)))
+    return {"title": f"{column.title}{arrow}", "hint": hint}
 
 
 def _legend(grids: Sequence[Grid]) -> str:
@@ -225,7 +257,7 @@ def _shorten(data: Any) -> Any:
 def render(page: Page) -> str:
     """Return the page as HTML."""
     pieces: dict[str, Any] = {}
-    parts = [vars(part) | {"figures": [_figure(one, pieces) for one in part.figures]} for part in page.parts]
+    parts, after = ([_describe_part(part, pieces) for part in some] for some in (page.parts, page.after))
     drawn = bool(pieces)
     if page.browser is not None and not page.folder:
         pieces |= {"units": page.browser.index, **dict(page.browser.pieces)}
@@ -236,8 +268,10 @@ def render(page: Page) -> str:
         _environment()
         .get_template("page.html")
         .render(
-            title=page.parts[0].title if page.parts else "osae",
+            title=[*page.parts, *page.after][0].title,
             parts=parts,
+            after=after,
+            open=OPEN,
             browser=page.browser is not None,
             refresh=page.refresh,
             folder=page.folder,
@@ -250,14 +284,25 @@ def render(page: Page) -> str:
     )
 
 
+def _describe_part(part: Part, pieces: dict[str, Any]) -> dict[str, Any]:
+    """Return the template's data for a part; plots that belong together form one figure."""
+    return vars(part) | {
+        "figures": [_figure(one, pieces) for one in join_plots(map(_find_plot, part.figures))]
+    }
+
+
+def _find_plot(figure: Figure | Plot) -> Figure | Plot:
+    """Return the plot stored next to an image, if there is one."""
+    plot = read_plot(Path(figure.file)) if isinstance(figure, Figure) else None
+    if plot is None or not isinstance(figure, Figure):
+        return figure
+    return plot if plot.family else replace(plot, caption=figure.caption or plot.caption)
+
+
 def _figure(figure: Figure | Plot, pieces: dict[str, Any]) -> dict[str, Any]:
-    """Return what the template shows of a figure; the data of one that is drawn becomes a piece."""
+    """Return the template's data for a figure; the data of a drawn figure become a piece."""
     if isinstance(figure, Figure):
-        path = Path(figure.file)
-        plot = read_plot(path)
-        if plot is None:
-            return _image(figure, path)
-        figure = Plot(plot.title, figure.caption or plot.caption, plot.panels)
+        return _image(figure, Path(figure.file))
     name = f"plot-{len(pieces)}"
     pieces[name] = to_json(figure)
     return {"plot": name, "title": figure.title, "caption": figure.caption}
@@ -274,7 +319,7 @@ def _image(figure: Figure, path: Path) -> dict[str, Any]:
 
 
 def _image_width(image: bytes) -> int:
-    """Return the width of a PNG in pixels; 0 of other images."""
+    """Return the width of a PNG in pixels; 0 for other images."""
     return int.from_bytes(image[16:20], "big") if image.startswith(b"\x89PNG") else 0
 
 

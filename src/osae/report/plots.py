@@ -1,13 +1,15 @@
-"""Figures as data: what a plot shows, in a few kinds of panels, for the page's script. Needs no torch.
+"""Figures as data: the content of a plot in a few kinds of panels, for the page's script.
 
-A plot survives JSON, so that an experiment can keep it beside its figure. Every method has its own colour and
-dash, the same in all figures.
+Does not need torch.
+
+A plot can be stored as JSON, so that an experiment can keep it next to its figure. Every method has its own
+colour and dash pattern, the same in all figures.
 """
 
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from osae.results.experiment import MethodRow, Section
 Numbers = tuple[float | None, ...]
 
 LOG_FROM = 20.0  # errors that span more than this factor are drawn on a log scale
-MOST_DOTS = 3000  # more of them are shown as a map of how many there are
+MOST_DOTS = 3000  # more dots than this are shown as a density map
 CELLS = 96  # of a map, along each side
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 GREY = "#888888"
@@ -43,7 +45,7 @@ OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#88
 
 @dataclass(frozen=True)
 class Line:
-    """A line with a name; `low` and `high` are the ends of its intervals, None where there is no number."""
+    """A line with a name; `low` and `high` are the ends of its intervals, None for missing numbers."""
 
     name: str
     x: tuple[float, ...]
@@ -66,7 +68,10 @@ class Dots:
 
 @dataclass(frozen=True)
 class Map:
-    """A matrix as colours between `low` and `high`; x and y are the middles of its columns and rows."""
+    """A matrix as colours between `low` and `high`; x and y are the centres of its columns and rows.
+
+    With `places`, x and y count units or samples, and a cell may contain several of them.
+    """
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -74,6 +79,7 @@ class Map:
     low: float
     high: float
     square: bool = True
+    places: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,13 @@ class Bars:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes, with lines, dots, a map or bars on it."""
+    """One pair of axes with lines, dots, a map or bars; the panels of a `group` are shown together."""
 
     title: str
     x_label: str = ""
     y_label: str = ""
     color_label: str = ""
+    group: str = ""
     lines: tuple[Line, ...] | None = None
     dots: Dots | None = None
     map: Map | None = None
@@ -104,28 +111,46 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     ticks: tuple[float, ...] | None = None
+    square: bool = False
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Panels that belong together."""
+    """Panels that belong together; plots of the same `family` are shown as one figure."""
 
     title: str
     caption: str
     panels: tuple[Panel, ...]
+    family: str = ""
 
 
-# --- beside a figure --------------------------------------------------------------------------------
+def join_plots(figures: Iterable[Any]) -> list[Any]:
+    """Return the figures with the plots of each family joined into one, at the position of the first."""
+    joined: list[Any] = []
+    places: dict[str, int] = {}
+    for figure in figures:
+        family = getattr(figure, "family", "")
+        if family in places:
+            before = joined[places[family]]
+            joined[places[family]] = replace(before, panels=before.panels + figure.panels)
+            continue
+        if family:
+            places[family] = len(joined)
+        joined.append(replace(figure, title=family) if family else figure)
+    return joined
+
+
+# --- files next to figures --------------------------------------------------------------------------
 
 
 def write_plot(plot: Plot, path: Path | str) -> None:
-    """Write the plot as JSON beside the image of this path."""
+    """Write the plot as JSON next to the image at this path."""
     with atomic_write(Path(path).with_suffix(".json")) as part:
         part.write_text(json.dumps(to_json(plot), allow_nan=False), encoding="utf-8")
 
 
 def read_plot(image: Path) -> Plot | None:
-    """Return the plot that is kept beside an image, if there is one."""
+    """Return the plot stored next to an image, if there is one."""
     path = image.with_suffix(".json")
     return from_json(Plot, read_json(path)) if path.is_file() else None
 
@@ -134,7 +159,7 @@ def read_plot(image: Path) -> Plot | None:
 
 
 def style_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return colour and dash of each name: its own if it is a known method, else the next of a cycle."""
+    """Return the colour and dash of each name: its own if it is a known method, else the next of a cycle."""
     others = cycle((color, dash) for dash in ("-", "--", "-.") for color in OTHERS)
     styles = {}
     for name in dict.fromkeys(names):
@@ -188,7 +213,7 @@ def _line_panel(entry: Measure, lines: Sequence[Line], **axes: Any) -> Panel:
 
 
 def _thin(lengths: Sequence[float]) -> tuple[float, ...]:
-    """Return at most nine of the lengths, evenly, with the last."""
+    """Return at most nine of the lengths, evenly spaced and including the last."""
     step = max(1, math.ceil(len(lengths) / 9))
     return tuple(lengths[::-1][::step][::-1])
 
@@ -238,7 +263,7 @@ def plot_courses(
     x_label: str,
     log_x: bool = False,
 ) -> Plot:
-    """Return one measure in a panel per method; each has lines by name, which are lists of points."""
+    """Return one measure with a panel per method; each has lines by name, given as lists of points."""
     styles = style_of(name for lines in panels.values() for name in lines)
     drawn = tuple(
         Panel(
@@ -262,7 +287,7 @@ def plot_lines(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Plot:
-    """Return a few lines, each given as its x and y values, on one panel."""
+    """Return one panel with a few lines, each given by its x and y values."""
     styles = style_of(lines)
     drawn = tuple(Line(name, tuple(x), tuple(y), **styles[name]) for name, (x, y) in lines.items())
     panel = Panel("", x_label, y_label, lines=drawn, log_x=log_x, log_y=log_y)
@@ -270,15 +295,14 @@ def plot_lines(
 
 
 def wants_log(entry: Measure, values: Iterable[Number]) -> bool:
-    """Return whether an error spans so many sizes that only a log scale shows all of them."""
+    """Return whether an error spans so many orders of magnitude that it needs a log scale."""
     means = [found.mean for value in values if (found := as_interval(value)) is not None]
     wide = bool(means) and min(means) > 0 and max(means) / min(means) > LOG_FROM
     return entry.format == "significant" and wide
 
 
 def _describe(entry: Measure) -> str:
-    better = {"high": " (higher is better)", "low": " (lower is better)"}.get(entry.better, "")
-    return f"{entry.phrase}{better}"
+    return f"{entry.phrase} ({entry.direction})" if entry.direction else entry.phrase
 
 
 # --- bars, dots and maps ----------------------------------------------------------------------------
@@ -287,7 +311,7 @@ def _describe(entry: Measure) -> str:
 def plot_bars(
     rows: Sequence[MethodRow], keys: Sequence[str], *, title: str, chance: Mapping[str, Any] | None = None
 ) -> Plot:
-    """Return a panel per measure: each row's mean with its 95 % interval, and the published one."""
+    """Return a panel per measure: each row's mean with its 95 % interval, and the published mean."""
     panels = []
     for key in keys:
         bars = [_bars("ours", [(row.method, row.measures.get(key)) for row in rows])]
@@ -326,7 +350,7 @@ def _bars(name: str, values: Sequence[tuple[str, Number]], **style: Any) -> Bars
 def plot_matchings(
     panels: Sequence[Mapping[str, Any]], *, title: str, x_label: str, y_label: str, caption: str = ""
 ) -> Plot:
-    """Return a panel per matching: a dot per pair of units; of very many, how many there are in each cell.
+    """Return a panel per matching: a dot per pair of units or, for very many pairs, counts per cell.
 
     A panel has `title`, `left`, `right`, `similarity` and `units`; its other keys are measures.
     """
@@ -349,7 +373,7 @@ def _matching_panel(panel: Mapping[str, Any], x_label: str, y_label: str) -> Pan
         counts = count_cells(left, right, (0.0, float(panel["units"])), (0.0, float(panel["units"])))
         return Panel(title, x_label, y_label, "pairs", map=counts)
     dots = Dots(tuple(left), tuple(right), tuple(round(value, 4) for value in similarity))
-    return Panel(title, x_label, y_label, "cosine", dots=dots)
+    return Panel(title, x_label, y_label, "cosine", dots=dots, square=True)
 
 
 def plot_dots(
@@ -361,7 +385,7 @@ def plot_dots(
     y_label: str,
     log_x: bool = False,
 ) -> Plot:
-    """Return a panel per name with a dot for each pair of numbers; of very many, a map of how many."""
+    """Return a panel per name with a dot for each pair of numbers or, for very many, a density map."""
     drawn = []
     for name, (x, y) in panels.items():
         if len(x) <= MOST_DOTS:
@@ -373,7 +397,7 @@ def plot_dots(
         ranges = [(min(values), max(values) + 1e-9) for values in (first, second)]
         label = f"log10 of {x_label}" if log_x else x_label
         drawn.append(
-            Panel(name, label, y_label, "units", map=count_cells(first, second, *ranges, square=False))
+            Panel(name, label, y_label, "units", map=count_cells(first, second, *ranges, places=False))
         )
     return Plot(title, caption, tuple(drawn))
 
@@ -384,42 +408,62 @@ def count_cells(
     x_range: tuple[float, float],
     y_range: tuple[float, float],
     *,
-    square: bool = True,
+    places: bool = True,
 ) -> Map:
-    """Return how many points there are in each cell."""
+    """Return the number of points in each cell."""
     import numpy as np
 
     counts, x_edges, y_edges = np.histogram2d(x, y, bins=CELLS, range=(x_range, y_range))
-    return _map(counts.T, x_edges, y_edges, 0.0, float(max(counts.max(), 1)), square=square)
+    return _map(counts.T, x_edges, y_edges, 0.0, float(max(counts.max(), 1)), places=places)
 
 
 def plot_maps(panels: Sequence[tuple[str, str, str, str, Any]], *, title: str, caption: str = "") -> Plot:
-    """Return a panel per matrix, given as title, x label, y label, label of the colours, and the matrix.
+    """Return a panel per matrix, given as title, x label, y label, colour label, and the matrix.
 
-    Large matrices are binned: a cell has the number in it that is farthest from zero.
+    Large matrices are binned: a cell shows the value in it that is farthest from zero.
     """
     return Plot(title, caption, tuple(_map_panel(*panel) for panel in panels))
+
+
+def plot_binned(
+    panels: Mapping[str, tuple[Sequence[Sequence[float]], int, int]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    color_label: str,
+    caption: str = "",
+) -> Plot:
+    """Return a panel per matrix of cosines that is already binned, given with its numbers of units."""
+    drawn = []
+    for name, (values, rows, columns) in panels.items():
+        x_edges, y_edges = _cut(columns, len(values[0])), _cut(rows, len(values))
+        low = -1.0 if min(map(min, values)) < 0 else 0.0
+        drawn.append(Panel(name, x_label, y_label, color_label, map=_map(values, x_edges, y_edges, low, 1.0)))
+    return Plot(title, caption, tuple(drawn))
 
 
 def _map_panel(title: str, x_label: str, y_label: str, color_label: str, matrix: Any) -> Panel:
     import numpy as np
 
     values = np.asarray(matrix, dtype=float)
-    rows, columns = values.shape
     limit = float(np.quantile(np.abs(values[values != 0]), 0.98)) if values.any() else 1.0
     limit = 1.0 if np.abs(values).max() <= 1.001 and limit > 0.5 else limit
-    edges = (np.linspace(0, size, min(size, CELLS) + 1).astype(int) for size in (columns, rows))
-    x_edges, y_edges = edges
+    y_edges, x_edges = (_cut(size, min(size, CELLS)) for size in values.shape)
     binned = _farthest(_farthest(values, y_edges, 0), x_edges, 1)
     low = -limit if (values < 0).any() else 0.0
-    square = rows == columns
-    return Panel(
-        title, x_label, y_label, color_label, map=_map(binned, x_edges, y_edges, low, limit, square=square)
-    )
+    return Panel(title, x_label, y_label, color_label, map=_map(binned, x_edges, y_edges, low, limit))
+
+
+def _cut(size: int, cells: int) -> Any:
+    """Return the edges of that many bins of nearly equal size."""
+    import numpy as np
+
+    return np.linspace(0, size, cells + 1).astype(int)
 
 
 def _farthest(values: Any, edges: Any, axis: int) -> Any:
-    """Return, in each stretch between two edges, the number that is farthest from zero."""
+    """Return, for each bin between two edges, the number that is farthest from zero."""
     import numpy as np
 
     high = np.maximum.reduceat(values, edges[:-1], axis=axis)
@@ -427,7 +471,8 @@ def _farthest(values: Any, edges: Any, axis: int) -> Any:
     return np.where(high >= -low, high, low)
 
 
-def _map(values: Any, x_edges: Any, y_edges: Any, low: float, high: float, *, square: bool) -> Map:
-    x, y = ((edges[:-1] + edges[1:] - (1 if square else 0)) / 2 for edges in (x_edges, y_edges))
+def _map(values: Any, x_edges: Any, y_edges: Any, low: float, high: float, *, places: bool = True) -> Map:
+    x, y = ((edges[:-1] + edges[1:] - places) / 2 for edges in (x_edges, y_edges))
     z = tuple(tuple(round(float(value), 3) for value in row) for row in values)
-    return Map(tuple(x.tolist()), tuple(y.tolist()), z, low, high, square)
+    square = places and x_edges[-1] == y_edges[-1]
+    return Map(tuple(x.tolist()), tuple(y.tolist()), z, low, high, bool(square), places)

@@ -1,4 +1,4 @@
-"""Results on the terminal: tables that fit its width, then the summary."""
+"""Results in the terminal: tables that fit its width, followed by the summary."""
 
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def show(result: AnyResult) -> None:
 def rich_tables(result: AnyResult, *, width: int = WIDTH) -> list["Table"]:
     """Return the tables of the result for a terminal; columns that do not fit are dropped from the right.
 
-    A row has its means, below them the standard deviations, then the published numbers.
+    A row shows the means, with standard deviations and published numbers below them.
     """
     return [_fit(grid, width) for grid in lay_out_all(result)]
 
@@ -85,7 +85,7 @@ def _add(table: "Table", line: Line, count: int) -> None:
 
 
 def _terminal_rows(line: Line, count: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield the lines that a row takes on the terminal, each cell with its style."""
+    """Yield the lines of a row in the terminal, each cell with its style."""
     cells = line.cells[:count]
     label = visible(line.label, LONGEST_LABEL)
     yield [(label, ""), *((cell.mean, "bold" if cell.best else "") for cell in cells)]

@@ -1,17 +1,17 @@
-"""Text that is safe to show, and data in words."""
+"""Text that is safe to display, and descriptions of data."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of Unicode that act on text or do not show
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode categories that control text or are invisible
 
 
 def visible(text: str, limit: int = 2000) -> str:
-    r"""Return the text with control characters written as escapes, and shortened in the middle if it is long.
+    r"""Return the text with control characters escaped, and shortened in the middle if it is long.
 
-    Names and notes may come from other people's files: a terminal must not obey them. Spaces of every kind
-    stay; line breaks and tabs become spaces.
+    Names and notes may come from untrusted files: a terminal must not interpret them. Spaces are kept; line
+    breaks and tabs become spaces.
     """
     if len(text) > limit:
         half = (limit - 3) // 2
@@ -26,7 +26,7 @@ def _escape(char: str) -> str:
 
 
 def describe_world(world: Mapping[str, Any] | None) -> str:
-    """Return the data in one line: its kind, then each of its numbers by name."""
+    """Return a one-line description of the data: its kind, then each of its numbers by name."""
     if not world:
         return ""
     numbers = {key: value for key, value in world.items() if key != "kind" and value is not None}
@@ -49,7 +49,7 @@ def _plain(value: Any) -> str:
 
 
 def describe_seeds(seeds: Sequence[int]) -> str:
-    """Return how many seeds and pairs there are, and which seeds."""
+    """Return the number of seeds and pairs, and which seeds there are."""
     if not seeds:
         return ""
     count, first, last = len(seeds), seeds[0], seeds[-1]

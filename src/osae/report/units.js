@@ -8,9 +8,11 @@
   const {element, piece} = osae;
   const ROWS = 50;  // of the list on a page
   const KINDS = ["Strongest", "Across its range, from the top", "Random"];
-  const FEW = 4;  // contexts of a partner that are shown at once
+  const FEW = 6;  // contexts of a kind that are shown at once
+  const SECTIONS = new Set();  // titles of what was opened, which stays open from unit to unit
   const find = name => root.querySelector(`[data-part="${name}"]`);
-  const state = {sae: 0, sort: null, way: 1, query: "", page: 0, rows: [], selected: -1};
+  const narrow = window.matchMedia("(max-width: 60rem)");
+  const state = {sae: 0, sort: null, way: 1, query: "", page: 0, rows: [], selected: -1, jump: false};
   let index = null;
   let lower = [];  // the vocabulary in lower case
 
@@ -80,12 +82,12 @@
 
   function renderHead() {
     const sae = index.saes[state.sae];
-    const heads = [{key: null, title: "Unit", meaning: "Place of the unit in the dictionary"}, ...sae.columns].map(column => {
+    const heads = [{key: null, title: "Unit", meaning: "Position of the unit in the dictionary"}, ...sae.columns].map(column => {
       const sorted = state.sort === column.key ? (state.way > 0 ? "ascending" : "descending") : "none";
       const button = element("button", {type: "button", title: column.meaning, onclick: () => sortBy(column.key)}, column.title);
       return element("th", {scope: "col", "aria-sort": sorted}, button);
     });
-    if (sae.tokens) heads.push(element("th", {scope: "col"}, "Fires most on"));
+    if (sae.tokens) heads.splice(1, 0, element("th", {scope: "col", class: "tokens"}, "Fires most on"));
     find("head").replaceChildren(...heads);
   }
 
@@ -94,7 +96,7 @@
     state.way = state.sort === key ? -state.way : first;
     state.sort = key;
     refresh();
-    find("head").querySelectorAll("button")[[null, ...index.saes[state.sae].columns.map(c => c.key)].indexOf(key)].focus();
+    find("head").querySelector("[aria-sort=ascending] button, [aria-sort=descending] button").focus();
   }
 
   function renderList() {
@@ -110,8 +112,8 @@
   function renderRow(sae, row) {
     const link = element("a", {href: `#unit/${state.sae}/${sae.unit[row]}`}, String(sae.unit[row]));
     const cells = sae.columns.map(column => element("td", {}, write(column, sae.scores[column.key][row])));
-    if (sae.tokens) cells.push(element("td", {class: "tokens"}, ...sae.tokens[row].slice(0, 5).map(chip)));
-    const made = element("tr", {"data-row": row, onclick: () => { location.hash = link.hash; }}, element("th", {scope: "row"}, link), ...cells);
+    if (sae.tokens) cells.unshift(element("td", {class: "tokens"}, ...sae.tokens[row].slice(0, 4).map(chip)));
+    const made = element("tr", {"data-row": row, onclick: () => { state.jump = narrow.matches; location.hash = link.hash; }}, element("th", {scope: "row"}, link), ...cells);
     if (row === state.selected) made.setAttribute("aria-current", "true");
     return made;
   }
@@ -153,21 +155,32 @@
     return shown;
   }
 
-  function renderContexts(held, before, few) {
+  // what one opens on a card is open on all, also of the next unit
+  function fold(key, title, ...children) {
+    const made = element("details", {"data-section": key}, element("summary", {}, title), ...children);
+    made.open = SECTIONS.has(key);
+    made.addEventListener("toggle", () => {
+      if (made.open === SECTIONS.has(key)) return;
+      SECTIONS[made.open ? "add" : "delete"](key);
+      root.querySelectorAll(`details[data-section="${key}"]`).forEach(each => { each.open = made.open; });
+    });
+    return made;
+  }
+
+  function renderContexts(held, before) {
     return KINDS.map((title, kind) => {
       const mine = held.filter(context => context[0] === kind).map(context => renderContext(context, before));
       if (!mine.length) return null;
-      if (kind === 0 && !few) return element("div", {}, element("h5", {}, title), ...mine);
-      const open = kind === 0 ? mine.splice(0, FEW) : [];
-      const rest = mine.length ? element("details", {}, element("summary", {}, kind === 0 ? `${mine.length} more` : title), ...mine) : null;
-      return element("div", {}, kind === 0 ? element("h5", {}, title) : null, ...open, rest);
+      if (kind > 0) return fold(`kind-${kind}`, title, ...mine);
+      const rest = mine.slice(FEW);
+      return element("div", {}, element("h5", {}, title), ...mine.slice(0, FEW), rest.length ? fold("more", `${rest.length} more`, ...rest) : null);
     });
   }
 
   function renderTokens(held) {
     const rows = held.slice(0, 8).map(([token, count, share, of]) => element("li", {}, chip(token),
       ` ${(100 * share).toFixed(0)} % of its activation, fires on ${count.toLocaleString("en")} of ${of.toLocaleString("en")}`));
-    return rows.length ? element("details", {}, element("summary", {}, "Tokens"), element("ul", {class: "plain"}, ...rows)) : null;
+    return rows.length ? fold("tokens", "Tokens", element("ul", {class: "plain"}, ...rows)) : null;
   }
 
   function renderLens(lens) {
@@ -198,12 +211,12 @@
     if (note) card.append(element("p", {class: "small"}, note));
     if (main && row !== undefined) card.append(renderScores(sae, row));
     if (!sae.contexts) {
-      card.append(element("p", {class: "small"}, "No contexts: `osae contexts` collects them."));
+      card.append(element("p", {class: "small"}, "No contexts: collect them with `osae contexts`."));
       return card;
     }
     const held = (await piece(`units-${place}-${Math.floor(unit / sae.per_piece)}`))[unit % sae.per_piece];
-    if (!held.contexts.length) card.append(element("p", {class: "small"}, "It never fires on this text."));
-    else card.append(...[...renderContexts(held.contexts, sae.before, !main), renderTokens(held.tokens),
+    if (!held.contexts.length) card.append(element("p", {class: "small"}, "This unit never fires on this text."));
+    else card.append(...[...renderContexts(held.contexts, sae.before), renderTokens(held.tokens),
       renderLens(held.lens), main ? renderPositions(held.positions) : null].filter(Boolean));
     return card;
   }
@@ -213,7 +226,8 @@
       const unit = partner.unit[row];
       if (unit === null) return null;
       const found = partner.found ? (partner.found[row] ? "; found again" : "; not found again") : "";
-      return [partner.sae, unit, `cosine ${partner.cosine[row].toFixed(3)}${found}`];
+      const together = partner.correlation && partner.correlation[row] !== null ? `, correlation ${partner.correlation[row].toFixed(3)}` : "";
+      return [partner.sae, unit, `cosine ${partner.cosine[row].toFixed(3)}${together}${found}`];
     }).filter(Boolean);
   }
 
@@ -237,15 +251,26 @@
     const listed = root.querySelector(".list").contains(document.activeElement);
     refresh();
     if (listed) find("body").querySelector("[aria-current] a")?.focus({preventScroll: true});  // its row was drawn anew
-    const others = row === undefined ? [] : partnersOf(place, row);
-    const seen = new Set(others.map(([sae, number]) => `${sae}/${number}`));
-    const parts = splitsOf(place, unit).filter(([sae, number]) => !seen.has(`${sae}/${number}`));
-    const wanted = [[place, unit, "", true], ...others, ...parts];
-    const cards = await Promise.all(wanted.map(([sae, number, note, main]) => renderCard(sae, number, note, Boolean(main))));
+    const beside = new Map();  // what is shown beside the unit, and why: partners first, then parts
+    for (const [sae, number, note] of [...(row === undefined ? [] : partnersOf(place, row)), ...splitsOf(place, unit)]) {
+      const before = beside.get(`${sae}/${number}`);
+      beside.set(`${sae}/${number}`, [sae, number, before ? `${before[2]}; ${note.split(":")[0]}` : note]);
+    }
+    const cards = await Promise.all([renderCard(place, unit, "", true), ...[...beside.values()].map(one => renderCard(...one, false))]);
     if (location.hash !== `#unit/${place}/${unit}`) return;  // another one was opened meanwhile
     find("detail").replaceChildren(...cards);
     root.dataset.open = `${place}/${unit}`;
-    find("body").querySelector("[aria-current]")?.scrollIntoView({block: "nearest"});
+    if (state.jump) find("detail").scrollIntoView();  // it is below the list
+    state.jump = false;
+    scrollList();
+  }
+
+  // within the list: the page itself stays where it is
+  function scrollList() {
+    const row = find("body").querySelector("[aria-current]"), box = root.querySelector(".list .wide");
+    if (!row) return;
+    const top = row.offsetTop - find("head").offsetHeight, bottom = row.offsetTop + row.offsetHeight;
+    box.scrollTop = Math.min(top, Math.max(box.scrollTop, bottom - box.clientHeight));
   }
 
   function follow() {
@@ -256,7 +281,7 @@
     open(place, unit).catch(error => find("detail").replaceChildren(element("p", {role: "alert"}, error.message)));
   }
 
-  // --- keyboard: up and down (or k and j) open the next unit, p its partner, / goes to the search ---
+  // --- keyboard: up and down (or k and j) open the next unit, p or 1 its partner, 2 the next, / goes to the search ---
 
   function move(steps) {
     const at = state.rows.indexOf(state.selected);
@@ -267,11 +292,13 @@
 
   function press(event) {
     if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const elsewhere = !root.contains(event.target);  // where only letters and digits are ours, once a unit is open
+    if (elsewhere && (event.target !== document.body || event.key.length > 1 || !root.dataset.open)) return;
     const steps = {ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: ROWS, PageUp: -ROWS, Home: -1e9, End: 1e9}[event.key];
     if (steps !== undefined && event.target.closest('[data-part="detail"]') && event.key.length > 1) return;  // scrolls there
     if (steps !== undefined) move(steps);
     else if (event.key === "/") find("search").focus();
-    else if (event.key === "p") find("detail").querySelector(".card:not(.main) h4 a")?.click();
+    else if (event.key === "p" || /^[1-9]$/.test(event.key)) find("detail").querySelectorAll(".card:not(.main) h4 a")[event.key === "p" ? 0 : event.key - 1]?.click();
     else return;
     event.preventDefault();
   }
@@ -292,11 +319,12 @@
     find("add").addEventListener("click", addFilter);
     find("previous").addEventListener("click", () => turn(-1));
     find("next").addEventListener("click", () => turn(1));
-    root.addEventListener("keydown", press);
+    document.addEventListener("keydown", press);
     window.addEventListener("hashchange", follow);
     state.rows = select();
     renderList();
     if (location.hash.startsWith("#unit/")) { root.scrollIntoView(); follow(); }
+    performance.mark("osae-ready");
     root.dataset.ready = "yes";
   }
 

@@ -1,4 +1,6 @@
-"""The unit browser's data: a list of all units with their scores, and contexts in pieces. Needs no torch.
+"""The unit browser's data: a list of all units with their scores, and contexts in pieces.
+
+Does not need torch.
 
 Shapes: K units, n contexts of each, W tokens in a window.
 """
@@ -10,44 +12,27 @@ from typing import Any
 import numpy as np
 
 from osae.context_files import ContextFiles
-from osae.measures import Measure, measure, measures_of
+from osae.measures import Measure, keys_of, measure
 from osae.report.packing import Pieces
 from osae.results import Comparison
 from osae.results.base import labels
 from osae.results.units import Partners, SAEUnits
 
 PER_PIECE = 128  # units whose contexts are loaded at once
-LISTED = 8  # tokens of a unit that the search finds it by
-LEVELS = 35  # shades of an activation, written as one character
-_OWN = (
-    Measure(
-        "frequency",
-        "Frequency",
-        "frequency",
-        "Share of the tokens on which the unit fires.",
-        format="significant",
-    ),
-    Measure(
-        "mean_activation",
-        "Mean activation",
-        "mean activation",
-        "Mean of its activations where it fires.",
-        format="significant",
-    ),
-    Measure("largest", "Largest", "largest activation", "Its largest activation.", format="significant"),
-)
+LISTED = 8  # tokens by which the search finds a unit
+LEVELS = 35  # shades of an activation, each written as one character
 
 
 @dataclass(frozen=True, eq=False)
 class Browser:
-    """What the unit browser loads at first, and the pieces it loads when a unit is opened."""
+    """What the unit browser loads first, and the pieces it loads when a unit is opened."""
 
     index: Mapping[str, Any]
     pieces: Pieces
 
 
 def make_browser(comparison: Comparison | None, contexts: Sequence[ContextFiles]) -> Browser | None:
-    """Return the browser of the SAEs that were compared, or whose contexts are known; None without units."""
+    """Return the browser for the SAEs that were compared or have contexts; None without units."""
     subjects = _list_saes(comparison, contexts)
     if not subjects:
         return None
@@ -62,12 +47,19 @@ def make_browser(comparison: Comparison | None, contexts: Sequence[ContextFiles]
 
 
 def _list_saes(comparison: Comparison | None, contexts: Sequence[ContextFiles]) -> list["_Subject"]:
+    """Return the SAEs that were compared, in their order, then those of which contexts alone are known."""
     known = {one.about.sae.sha256: one for one in contexts}
-    if comparison is None:
-        names = labels([one.about.sae.path for one in known.values()])
-        return [
-            _Subject(name, one.about.sae.units, one) for name, one in zip(names, known.values(), strict=True)
-        ]
+    compared = [] if comparison is None else _list_compared(comparison, known)
+    others = [] if comparison is None else comparison.saes
+    alone = [one for digest, one in known.items() if digest not in {sae.sha256 for sae in others}]
+    names = labels([*(sae.path for sae in others), *(one.about.sae.path for one in alone)])[len(others) :]
+    return [
+        *compared,
+        *(_Subject(name, one.about.sae.units, one) for name, one in zip(names, alone, strict=True)),
+    ]
+
+
+def _list_compared(comparison: Comparison, known: Mapping[str, ContextFiles]) -> list["_Subject"]:
     tables = comparison.units.saes if comparison.units else [None] * len(comparison.saes)
     return [
         _Subject(name, sae.units, known.get(sae.sha256), table, _matched(comparison, place))
@@ -78,7 +70,7 @@ def _list_saes(comparison: Comparison | None, contexts: Sequence[ContextFiles]) 
 
 
 def _matched(comparison: Comparison, place: int) -> dict[int, dict[int, tuple[int, float]]]:
-    """Return each unit's partner in each other SAE by the matching, for files without a table of units."""
+    """Return each unit's match in the other SAEs, for files without a table of units."""
     found: dict[int, dict[int, tuple[int, float]]] = {}
     for pair in comparison.pairs if comparison.units is None else ():
         if place == pair.a:
@@ -93,7 +85,7 @@ def _matched(comparison: Comparison, place: int) -> dict[int, dict[int, tuple[in
 
 @dataclass(frozen=True, eq=False)
 class _Subject:
-    """One SAE: its scores and partners from a comparison, and its contexts, as far as they are known."""
+    """One SAE: its scores and matches from a comparison, and its contexts, if known."""
 
     name: str
     units: int
@@ -102,15 +94,14 @@ class _Subject:
     matched: Mapping[int, Mapping[int, tuple[int, float]]] | None = None
 
     def describe(self, vocabulary: "_Vocabulary") -> dict[str, Any]:
-        """Return what the browser's list shows."""
+        """Return the data for the browser's list."""
         unit = list(self.table.unit) if self.table else list(range(self.units))
         scores = self._scores(unit)
-        own = {entry.key: entry for entry in _OWN}
         return {
             "name": self.name,
             "total": self.units,
             "unit": unit,
-            "columns": [_column(own.get(key) or measure(key)) for key in scores],
+            "columns": [_column(measure(key)) for key in scores],
             "scores": scores,
             "partners": self._partners(unit),
             "tokens": self._tokens(unit, vocabulary),
@@ -120,7 +111,7 @@ class _Subject:
         }
 
     def _tokens(self, unit: Sequence[int], vocabulary: "_Vocabulary") -> list[list[int]] | None:
-        """Return the tokens that a unit is listed with and found by."""
+        """Return the tokens with which a unit is listed and found."""
         if self.contexts is None:
             return None
         numbers = vocabulary.numbers(self.contexts, self.contexts.arrays["heavy"][unit][:, :LISTED])
@@ -129,7 +120,7 @@ class _Subject:
     def _scores(self, unit: Sequence[int]) -> dict[str, list[float | None]]:
         found: dict[str, list[float | None]] = {}
         if self.table:
-            ordered = [entry.key for entry in measures_of("unit_score") if entry.key in self.table.measures]
+            ordered = [key for key in keys_of("unit_score") if key in self.table.measures]
             found = {key: _round(self.table.measures[key]) for key in ordered}
             found = {key: values for key, values in found.items() if any(v is not None for v in values)}
         elif self.matched:
@@ -146,7 +137,7 @@ class _Subject:
         return found
 
     def _mean_cosine(self, number: int) -> float | None:
-        """Return the mean cosine of a unit with its partners."""
+        """Return the mean cosine of a unit with its matches."""
         cosines = [by_unit[number][1] for by_unit in (self.matched or {}).values() if number in by_unit]
         return sum(cosines) / len(cosines) if cosines else None
 
@@ -170,6 +161,7 @@ def _describe_partners(partners: Partners) -> dict[str, Any]:
         "unit": list(partners.nearest),
         "cosine": _round(partners.nearest_cosine),
         "found": list(map(int, partners.found)),
+        "correlation": None if partners.correlation is None else _round(partners.correlation),
     }
 
 
@@ -181,19 +173,19 @@ def _column(entry: Measure) -> dict[str, Any]:
 
 
 def _round(values: Sequence[float | None]) -> list[float | None]:
-    """Return the numbers with five significant digits, which take half of the room."""
+    """Return the numbers with five significant digits, which take half of the space."""
     return [None if value is None or value != value else float(f"{value:.5g}") for value in values]
 
 
 class _Vocabulary:
-    """The texts of the tokens of all contexts, each once, by number."""
+    """The texts of the tokens in all contexts, each stored once, by number."""
 
     def __init__(self, contexts: Sequence[ContextFiles]):
         self._place: dict[str, int] = {}
         self._tables = {id(one): self._number(one) for one in contexts}
 
     def _number(self, one: ContextFiles) -> np.ndarray:
-        """Return the number of each token id; -1, for no token, stays as it is."""
+        """Return the number of each token id; -1, for no token, is kept."""
         ids = one.arrays["token_ids"]
         table = np.full(int(ids.max(initial=-1)) + 2, -1, np.int64)
         texts = [one.about.tokens.get(str(number), f"#{number}") for number in ids.tolist()]
@@ -248,7 +240,7 @@ def _describe_units(
 
 
 def _shade(values: np.ndarray, largest: np.ndarray) -> list[list[str]]:
-    """Return the activations of each window as one character each, 0 to z; what is active is at least 1."""
+    """Return the activations of each window as one character each, 0 to z; active tokens are at least 1."""
     share = values / np.maximum(largest, 1e-30)[:, None, None]
     levels = np.where(values > 0, np.clip(np.rint(share * LEVELS), 1, LEVELS), 0).astype(np.uint8)
     letters = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", np.uint8)[levels]
@@ -258,7 +250,7 @@ def _shade(values: np.ndarray, largest: np.ndarray) -> list[list[str]]:
 def _describe_tokens(
     one: ContextFiles, vocabulary: _Vocabulary, arrays: Mapping[str, np.ndarray]
 ) -> list[Any]:
-    """Return, for each unit, its tokens with how often it fires, its share, and how often they occur."""
+    """Return, for each unit, its tokens with counts of its firing, its shares, and their total counts."""
     ids = arrays["heavy"]
     totals = np.zeros(int(one.arrays["token_ids"].max(initial=-1)) + 2, np.int64)
     totals[one.arrays["token_ids"]] = one.arrays["token_totals"]

@@ -1,4 +1,4 @@
-"""What studies and experiments find, as types: read, written, printed and tabulated. Needs no torch."""
+"""Typed results of studies and experiments, with their files and tables. Does not need torch."""
 
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from osae.results.lm import LMResult
 from osae.results.ordering import Ordering
 from osae.results.pruning import Pruning
 from osae.results.stitching import Stitching
+from osae.results.sweep import Sweep
 
 __all__ = [
     "KINDS",
@@ -30,6 +31,7 @@ __all__ = [
     "Result",
     "Row",
     "Stitching",
+    "Sweep",
     "Table",
     "parse",
     "read",
@@ -37,10 +39,10 @@ __all__ = [
     "write_json",
 ]
 
-LARGEST = 2**28  # bytes of a file of results
-# LMResult is an experiment's
-AnyResult = Comparison | Contexts | Evaluation | ExperimentResult | Ordering | Pruning | Stitching
-_TYPES = (Comparison, Contexts, Evaluation, Ordering, Pruning, Stitching, ExperimentResult, LMResult)
+LARGEST = 2**28  # bytes; larger files of results are not read
+# an LMResult is an experiment
+AnyResult = Comparison | Contexts | Evaluation | ExperimentResult | Ordering | Pruning | Stitching | Sweep
+_TYPES = (Comparison, Contexts, Evaluation, Ordering, Pruning, Stitching, Sweep, ExperimentResult, LMResult)
 KINDS: dict[str, type[AnyResult]] = {each.KIND: each for each in _TYPES}
 
 

@@ -1,6 +1,6 @@
-"""Write what follows from the types of results: `python -m osae.results`, in a checkout of the repository.
+"""Write the files generated from the types of results, in a checkout: `python -m osae.results`.
 
-These are the JSON Schemas in src/osae/schemas, and in the pages of docs/ the tables between the lines
+These are the JSON Schemas in src/osae/schemas, and the tables in docs/ between the lines
 `<!-- fields: KIND -->` and `<!-- end -->`.
 """
 
@@ -25,7 +25,7 @@ _PLACE = re.compile(r"(<!-- fields: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def generate_files(root: Path = ROOT) -> dict[Path, str]:
-    """Return the text of every file that follows from the types, by path."""
+    """Return the text of every file generated from the types, by path."""
     files = {SCHEMAS / f"{COMMANDS.get(kind, kind)}.schema.json": _schema_text(kind) for kind in KINDS}
     for page in sorted((root / "docs").glob("**/*.md")):
         text = page.read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def _fill(place: re.Match[str]) -> str:
 
 
 def main() -> None:
-    """Write the files whose text has changed, and name them."""
+    """Write the files whose text has changed, and print their names."""
     for path, text in generate_files().items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             with atomic_write(path) as part:

@@ -1,4 +1,4 @@
-"""What all results share: an interval, tables, files and a printed form. Nothing here needs torch."""
+"""What all results share: intervals, tables, files and a printed form. Nothing here needs torch."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ Over = Literal["runs", "pairs", "crossed"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its spread and the interval of the mean; one value alone has neither."""
+    """A mean with its standard deviation and its interval; a single value has neither."""
 
     mean: float = doc("mean of the values")
     std: float | None = doc("standard deviation of the values; null for a single one", default=None)
@@ -35,7 +35,7 @@ class Interval:
     values: Mapping[str, float] | None = optional('the values, by seed ("3") or pair of seeds ("0-3")')
 
     def ends(self) -> tuple[float, float]:
-        """Return the ends of the interval; the mean itself where there is none."""
+        """Return the ends of the interval; the mean itself if there is none."""
         return (
             self.mean if self.low is None else self.low,
             self.mean if self.high is None else self.high,
@@ -54,21 +54,24 @@ def as_interval(value: Number) -> Interval | None:
 class Provenance:
     """Where the numbers come from."""
 
-    versions: dict[str, str] = doc("versions by name: osae, python and the libraries that numbers depend on")
+    versions: dict[str, str] = doc(
+        "versions by name: osae, python, the libraries that affect the numbers, and the processor as cpu"
+    )
     command: str | None = optional("the command line; absent if called from Python")
-    date: str | None = optional("when, in UTC; absent if called from Python")
+    date: str | None = optional("date and time in UTC; absent if called from Python")
 
 
 @dataclass(frozen=True)
 class Activations:
     """The activations that were used."""
 
-    path: str = doc('as given; "in memory" for a matrix that was handed over in Python')
+    path: str = doc('as given; "in memory" for a matrix passed in Python')
     rows: int = doc("number of rows")
     width: int = doc("width of a row, d")
     dtype: str = doc("type of the numbers, on disk or in memory")
     sha256: str = doc(
-        "digest of the manifest, which holds those of its shards; of the file if it is a single one"
+        "digest of the manifest, which contains the digests of its shards; for a single file, digest of the "
+        "file"
     )
 
 
@@ -80,17 +83,17 @@ class Row:
     values: Mapping[str, Number]
     paper: Mapping[str, Number] = field(default_factory=dict)  # published numbers, by measure
     paper_label: str = ""
-    reference: bool = False  # shown for orientation: never the best of a column
-    summary: bool = False  # stands below the others, and is not sorted with them
+    reference: bool = False  # shown for reference only: never the best of a column
+    summary: bool = False  # shown below the other rows, and not sorted with them
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of measures, ready for the terminal, Markdown, HTML or CSV.
 
-    `columns` are keys of `osae.measures`; a column such as "stability_chance" holds each row's own chance
-    level of the measure it stands beside. `head` says what a row is. `chance` are last lines with the levels
-    of unrelated dictionaries, by name, where they are the same for all rows.
+    `columns` are keys of `osae.measures`; a column such as "stability_chance" contains the chance level of
+    the measure next to it, row by row. `head` says what a row is. `chance` contains additional last rows with
+    chance levels, by name, if they are the same for all rows.
     """
 
     title: str
@@ -107,7 +110,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Tabulated:
-    """Something with flat records, which can be written as CSV or taken to pandas."""
+    """An object with flat records, which can be written as CSV or converted to a data frame."""
 
     def records(self) -> list[Record]:
         """Return the numbers as flat records, one per line of the CSV file."""
@@ -147,15 +150,15 @@ class Result(Tabulated):
         return []
 
     def remarks(self) -> list[str]:
-        """Return what to know besides the numbers."""
+        """Return remarks on the numbers."""
         return []
 
     def count_runs(self) -> int | None:
-        """Return how many training runs the spreads come from; None if there are no spreads."""
+        """Return the number of training runs behind the standard deviations; None if there are none."""
         return None
 
     def json_extra(self) -> Record:
-        """Return the keys that every file of results has."""
+        """Return the keys that every file of results contains."""
         return {"schema": self.SCHEMA, "kind": self.KIND}
 
     def to_json(self) -> Record:
@@ -169,7 +172,7 @@ class Result(Tabulated):
 
 
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the records as CSV; the head names every key, in the order they first occur."""
+    """Return the records as CSV; the header lists every key in order of first occurrence."""
     head = dict.fromkeys(key for record in records for key in record)
     file = io.StringIO(newline="")
     table = csv.DictWriter(file, list(head), restval="", lineterminator="\r\n")
@@ -179,7 +182,7 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _inert_cell(value: Any) -> Any:
-    """Return the value as a spreadsheet shows it: text that it would take for a formula begins with '."""
+    """Return the value so that a spreadsheet shows it: text that looks like a formula is prefixed with '."""
     if not isinstance(value, str):
         return value
     text = value.encode("utf-8", "backslashreplace").decode()
@@ -187,10 +190,10 @@ def _inert_cell(value: Any) -> Any:
 
 
 def write_json(result: Result, path: Path | str, *, indent: int | None = None) -> None:
-    """Write the result as JSON, whole or not at all."""
+    """Write the result as JSON, atomically."""
     held = seal(result.to_json())
     text = json.dumps(held, indent=indent, ensure_ascii=False, allow_nan=False)
-    if not _is_encodable(text):  # it quotes a file name that is not UTF-8
+    if not _is_encodable(text):  # it contains a file name that is not valid UTF-8
         text = json.dumps(held, indent=indent, allow_nan=False)
     with atomic_write(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
@@ -210,7 +213,7 @@ def known_columns(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...
 
 
 def labels(paths: Sequence[str]) -> list[str]:
-    """Return a short name for each path: as many of its last parts as tell it from the others."""
+    """Return a short name for each path: as many of its last components as needed to make it unique."""
     parts = [[part for part in path.split("/") if part] or [path] for path in paths]
     for count in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(each[-count:]) for each in parts]

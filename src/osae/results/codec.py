@@ -1,8 +1,8 @@
 """Results as JSON and back: one writer and one reader for every result.
 
 A result is a frozen dataclass. Its JSON form has a key per field; a field declared with `flat` is a mapping
-whose entries stand next to the other keys. Numbers that do not exist are null, never NaN. Keys that a reader
-does not know are ignored, so that newer files can be read.
+whose entries appear next to the other keys. Missing numbers are null, never NaN. Unknown keys are ignored, so
+that newer files can be read.
 """
 
 import dataclasses
@@ -24,23 +24,26 @@ def doc(text: str, *, key: str = "", **options: Any) -> Any:
 
 
 def flat(text: str, of: Scope | None = None, **options: Any) -> Any:
-    """Declare a mapping whose entries stand next to the other keys in JSON; `of` names the measures in it."""
+    """Declare a mapping whose entries appear next to the other keys in JSON.
+
+    `of` names the scope of its measures.
+    """
     settings: dict[str, Any] = {"default_factory": dict} | options
     return dataclasses.field(metadata={"doc": text, "flat": True, "of": of}, **settings)
 
 
 def aside(text: str) -> Any:
-    """Declare a field that is not part of the JSON: something heavy that belongs to the result."""
+    """Declare a field that is not stored in JSON, for large objects that belong to the result."""
     return dataclasses.field(default=None, compare=False, metadata={"doc": text, "aside": True})
 
 
 def key_of(field: dataclasses.Field) -> str:
-    """Return the key that a field has in JSON."""
+    """Return the key of a field in JSON."""
     return field.metadata.get("key") or field.name
 
 
 def stored_fields(cls: Any) -> list[dataclasses.Field]:
-    """Return the fields of a dataclass that its JSON form has."""
+    """Return the fields of a dataclass that are stored in JSON."""
     return [field for field in dataclasses.fields(cls) if not field.metadata.get("aside")]
 
 
@@ -48,7 +51,7 @@ def stored_fields(cls: Any) -> list[dataclasses.Field]:
 
 
 def to_json(value: Any) -> Any:
-    """Return the value as JSON can hold it; a dataclass is an object with a key per field.
+    """Return the value as JSON data; a dataclass becomes an object with one key per field.
 
     A dataclass with a method `json_extra` adds the keys that it returns. A field declared with `optional` is
     left out if it is None.
@@ -79,7 +82,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def optional(text: str, *, kw_only: bool = False) -> Any:
-    """Declare a field that may be None, and then has no key in JSON."""
+    """Declare a field that may be None, in which case it is left out of the JSON."""
     return dataclasses.field(default=None, kw_only=kw_only, metadata={"doc": text, "optional": True})
 
 
@@ -87,7 +90,7 @@ def optional(text: str, *, kw_only: bool = False) -> Any:
 
 
 def from_json(cls: type[_T], data: Any, where: str = "") -> _T:
-    """Return the result of that type that `to_json` wrote.
+    """Return the value of that type from the output of `to_json`.
 
     Raise `ValueError`, with the path to the value, if the data does not fit the type.
     """
@@ -152,12 +155,14 @@ def _read_object(cls: Any, data: Any, where: str) -> Any:
         elif key in data:
             known[field.name] = _read(hints[field.name], data[key], f"{where}.{key}".lstrip("."))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{where or cls.__name__} has no {key!r}: it is damaged or of another kind.")
+            raise ValueError(
+                f"{where or cls.__name__} has no {key!r}: the file is damaged or of another kind."
+            )
     return cls(**known)
 
 
 def _read_flat(hint: Any, data: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return the entries that fit and are not fields; others are something newer, and are ignored."""
+    """Return the entries that are measures; others come from a newer release and are ignored."""
     found = {}
     for key, item in data.items():
         if key not in names:
@@ -181,4 +186,4 @@ def _read_plain(hint: Any, data: Any, where: str) -> Any:
 
 
 def _misfit(data: Any, where: str, wanted: str) -> ValueError:
-    return ValueError(f"{where or 'the file'} is {repr(data)[:60]}: {wanted} is needed.")
+    return ValueError(f"{where or 'the file'} is {repr(data)[:60]}: {wanted} is required.")

@@ -1,11 +1,12 @@
-"""How consistent SAEs are: every pair measured, beside its chance level."""
+"""Results of a comparison: the consistency of every pair of SAEs, with chance levels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from osae.measures import ABOVE, CHANCE, ISOTROPIC, fixed, measure, measures_of
+from osae.defaults import Chance, Dead, On
+from osae.measures import ABOVE, AGREEMENT, CHANCE, ISOTROPIC, fixed, keys_of, measure, measures_of
 from osae.results.base import (
     Activations,
     Interval,
@@ -37,17 +38,18 @@ CSV_COLUMNS = (
     *(f"above_{level}" for level in ABOVE),
     *("stream_stability", "stream_orderedness", "optimal", "gap"),
 )
-_STREAM = ("stability", "orderedness")
-_UNIT_SENTENCES = 4  # SAEs about whose units a sentence is said
-_PREFIX_TABLES = 3  # pairs of different recipes whose prefixes are shown one by one; of more, the means are
+_UNIT_SENTENCES = 4  # SAEs whose units get a sentence in the summary
+_PREFIX_TABLES = (
+    3  # pairs of different recipes whose prefixes are shown individually; for more pairs, only means are
+)
 
 
 @dataclass(frozen=True)
 class ComparedSAE(SubjectInfo):
     """An SAE that was compared."""
 
-    compared: int = doc("number of units that took part: all of them, or those that were not dropped")
-    zero_units: tuple[int, ...] = doc("units whose row is zero, so that they have no direction")
+    compared: int = doc("number of units compared: all of them, or those that were not dropped")
+    zero_units: tuple[int, ...] = doc("units whose row is zero and therefore has no direction")
     dead_units: tuple[int, ...] | None = doc(
         "units that never fire on the activations; null without activations"
     )
@@ -59,25 +61,25 @@ class ComparedSAE(SubjectInfo):
 
 @dataclass(frozen=True)
 class ChanceLevel:
-    """What unrelated dictionaries of the same shape score."""
+    """The scores of unrelated dictionaries of the same shape."""
 
     stability: float = doc(
         "mean stability of pairs of random dictionaries, drawn with the mean and covariance of all atoms "
-        "that were compared unless options.chance says otherwise"
+        "compared unless options.chance says otherwise"
     )
-    stability_std: float | None = doc("standard deviation over the draws; null after a single one")
+    stability_std: float | None = doc("standard deviation over the draws; null for a single draw")
     orderedness: float = doc("mean orderedness: 0, or 1 for a single unit; exact")
     orderedness_std: float = doc(
         "standard deviation of orderedness: 1 / sqrt(n - 1) for n matched pairs; exact"
     )
-    draws: int = doc("number of pairs of random dictionaries that were drawn")
+    draws: int = doc("number of pairs of random dictionaries drawn")
     isotropic: float | None = optional("mean stability of isotropic random dictionaries")
     stream_stability: float | None = optional(
-        "stability by activations after those of one SAE are moved on by half of the rows"
+        "stability by activations after shifting those of one SAE by half of the rows"
     )
 
     def of(self, key: str) -> Interval | float | None:
-        """Return the level of a measure; None if it has none."""
+        """Return the chance level of a measure; None if it has none."""
         levels = {
             "stability": self.stability,
             "orderedness": Interval(self.orderedness, self.orderedness_std),
@@ -91,21 +93,22 @@ class ChanceLevel:
 class MatchingResult:
     """The best one-to-one matching of all units."""
 
-    optimal: bool = doc("whether it is certified that no other matching has a greater total")
+    optimal: bool = doc("whether it is certified that no other matching has a larger total")
     gap: float = doc(
-        "largest possible excess of the greatest total over this one, as a share of it; certified up to 1e-6"
+        "upper bound on how much larger the best total can be, relative to this one; certified up to 1e-6"
     )
     pairs: tuple[tuple[int, int, float], ...] = doc(
-        "[unit of the first SAE, unit of the second, their cosine] for each match, by the first"
+        "[unit of the first SAE, unit of the second SAE, their cosine] for each match, sorted by the first "
+        "unit"
     )
 
 
 @dataclass(frozen=True)
 class PrefixResult:
-    """The first units of two SAEs compared; units that were dropped do not count."""
+    """A comparison of the first units of two SAEs; units that were dropped do not count."""
 
-    length: int = doc("number of units of each SAE; all units of an SAE that has fewer")
-    chance: ChanceLevel | None = doc("chance level of prefixes of this length; null if none was asked for")
+    length: int = doc("number of units of each SAE; all units if an SAE has fewer")
+    chance: ChanceLevel | None = doc("chance level of prefixes of this length; null if not requested")
     measures: Measures = flat("numbers by measure", of="prefix")
 
 
@@ -120,22 +123,26 @@ _INTERVAL = {"anyOf": [{"$ref": "#/$defs/Interval"}, {"type": "null"}]}
 
 @dataclass(frozen=True)
 class PairResult:
-    """Two SAEs compared. If their sizes differ, every unit of the smaller one is matched."""
+    """A comparison of two SAEs. If their sizes differ, every unit of the smaller one is matched."""
 
     JSON_EXTRA: ClassVar[dict[str, Any]] = {
         "above": {"description": "the measures above_0.5, above_0.7 and above_0.9, by level"}
         | _object_schema(_LEVELS, _NUMBER),
         "stream": {
             "description": "the measures stream_stability and stream_orderedness; null without activations",
-            "anyOf": [_object_schema(_STREAM, _NUMBER), {"type": "null"}],
+            "anyOf": [_object_schema(AGREEMENT, _NUMBER), {"type": "null"}],
         },
     }
 
-    a: int = doc("place of the first SAE in `saes`")
-    b: int = doc("place of the second SAE in `saes`")
-    chance: ChanceLevel | None = doc("chance level of SAEs of these sizes; null if none was asked for")
+    a: int = doc("index of the first SAE in `saes`")
+    b: int = doc("index of the second SAE in `saes`")
+    chance: ChanceLevel | None = doc("chance level of SAEs of these sizes; null if not requested")
     prefixes: tuple[PrefixResult, ...] = doc("one entry per prefix length")
     matching: MatchingResult = doc("the matching of all units")
+    cosines: tuple[tuple[float, ...], ...] | None = optional(
+        "cosines of all units compared, with the first SAE in rows; more than 64 units are divided into 64 "
+        "bins of nearly equal size, and each entry is the largest cosine between two bins"
+    )
     measures: Measures = flat("numbers by measure", of="pair")
 
     @property
@@ -145,7 +152,7 @@ class PairResult:
 
     @property
     def orderedness(self) -> float:
-        """Return the Spearman correlation of the matched units' places."""
+        """Return the Spearman correlation of the matched units' positions."""
         return self._known("orderedness")
 
     def _known(self, key: str) -> float:
@@ -155,7 +162,7 @@ class PairResult:
 
     def json_extra(self) -> Record:
         """Return the nested forms of release 0.1.0."""
-        stream = {key: self.measures.get(f"stream_{key}") for key in _STREAM}
+        stream = {key: self.measures.get(f"stream_{key}") for key in AGREEMENT}
         return {
             "above": {level: self.measures.get(f"above_{level}") for level in _LEVELS},
             "stream": None if stream["stability"] is None else stream,
@@ -163,7 +170,7 @@ class PairResult:
 
     @staticmethod
     def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Return the data with the measures of nested objects beside the others."""
+        """Return the data with the measures of nested objects moved next to the others."""
         flat_keys = _flatten("above", data.get("above")) | _flatten("stream", data.get("stream"))
         return flat_keys | {key: value for key, value in data.items() if key not in ("above", "stream")}
 
@@ -183,7 +190,7 @@ class PrefixSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over pairs, with intervals that allow for pairs that share an SAE."""
+    """Means over pairs, with intervals that account for pairs sharing an SAE."""
 
     JSON_EXTRA: ClassVar[dict[str, Any]] = {
         "above": {"description": "the intervals above_0.5, above_0.7 and above_0.9, by level"}
@@ -193,7 +200,7 @@ class Summary:
     pairs: int = doc("number of pairs")
     prefixes: tuple[PrefixSummary, ...] = doc("one entry per prefix length that any pair has")
     recipe: str | None = optional(
-        "the recipe that all SAEs of these pairs share; absent in the summary of all"
+        "the recipe shared by all SAEs of these pairs; absent in the overall summary"
     )
     measures: Intervals = flat("intervals by measure", of="pair")
 
@@ -203,30 +210,30 @@ class Summary:
 
     @staticmethod
     def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Return the data with the intervals of nested objects beside the others."""
+        """Return the data with the intervals of nested objects moved next to the others."""
         rest = {key: value for key, value in data.items() if key != "above"}
         return _flatten("above", data.get("above")) | rest
 
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """What was asked for."""
+    """The options of the comparison."""
 
     prefixes: tuple[int, ...] | Literal["auto"] = doc(
-        'prefix lengths; "auto" takes the powers of two from 16 up to the smaller number of units, and that '
+        'prefix lengths; "auto" uses the powers of two from 16 up to the smaller number of units, and that '
         "number"
     )
     absolute: bool = doc("whether units are matched and measured by the absolute value of the cosine")
-    on: Literal["decoder", "encoder"] = doc("the rows that were compared")
-    dead: Literal["keep", "drop"] = doc("what was done with zero rows and with units that never fire")
+    on: On = doc("the rows that were compared")
+    dead: Dead = doc("how zero rows and units that never fire were treated")
     chance_draws: int | Literal["auto"] = doc(
         "pairs of random dictionaries drawn for each chance level; 0 for no chance levels"
     )
-    chance: Literal["fitted", "isotropic"] | None = optional(
-        "how atoms were drawn for chance levels: with the mean and covariance of all that were compared, or "
+    chance: Chance | None = optional(
+        "how atoms were drawn for chance levels: with the mean and covariance of all atoms compared, or "
         "isotropic; absent in files of release 0.1.0, whose levels are isotropic"
     )
-    same: float | None = optional("least cosine of two units that count as the same")
+    same: float | None = optional("minimum cosine at which two units count as the same")
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,7 +244,7 @@ class Comparison(Result):
 
     options: ComparisonOptions = doc("what was asked for")
     provenance: Provenance = doc("where the numbers come from")
-    activations: Activations | None = doc("the activations that were used; null without any")
+    activations: Activations | None = doc("the activations that were used; null if there were none")
     saes: tuple[ComparedSAE, ...] = doc("one entry per SAE, in the order given; those of a run by name")
     pairs: tuple[PairResult, ...] = doc("one entry per pair of SAEs")
     means: Summary = doc("means over all pairs", key="summary")
@@ -245,7 +252,7 @@ class Comparison(Result):
         "means over the pairs of each recipe, if the SAEs were trained with several", default=()
     )
     units: UnitTable | None = optional("every unit; absent in files of release 0.1.0")
-    notes: tuple[str, ...] = doc("what to know besides", default=())
+    notes: tuple[str, ...] = doc("additional notes", default=())
 
     @cached_property
     def names(self) -> list[str]:
@@ -267,12 +274,12 @@ class Comparison(Result):
                 name,
                 {"units": sae.units, "zero_units": len(sae.zero_units) or None}
                 | {"dead_units": None if sae.dead_units is None else len(sae.dead_units)}
-                # without the share of dead units, whose number is there already
+                # without the share of dead units, since their number is already shown
                 | {key: value for key, value in _reconstruction(sae).items() if key != "dead"},
             )
             for name, sae in zip(names, self.saes, strict=True)
         )
-        columns = [entry.key for scope in ("sae", "reconstruction") for entry in measures_of(scope)]
+        columns = (*keys_of("sae"), *keys_of("reconstruction"))
         return Table("SAEs", "SAE", known_columns(columns, rows), rows)
 
     def _pair_table(self) -> Table:
@@ -300,7 +307,7 @@ class Comparison(Result):
         ]
 
     def _shown_means(self) -> tuple[Summary, ...]:
-        """Return the means that say something: pairs of different recipes are not averaged."""
+        """Return the meaningful means: pairs of different recipes are not averaged."""
         mixed = len({sae.recipe for sae in self.saes}) > 1
         return self.groups if mixed else (self.means,)
 
@@ -334,8 +341,8 @@ class Comparison(Result):
         said = difference_lines(self.names, self.saes)
         if uncertified := [pair.matching.gap for pair in self.pairs if not pair.matching.optimal]:
             said.append(
-                f"Matchings that are not certified as optimal: {len(uncertified)}. A better one may have a "
-                f"total that is larger by a share of at most {max(uncertified):.1e}."
+                f"Matchings not certified as optimal: {len(uncertified)}. Their totals may be below the best "
+                f"ones by a share of at most {max(uncertified):.1e}."
             )
         for name, sae in zip(self.names, self.saes, strict=True):
             said += _sae_remarks(name, sae, self.options.dead)
@@ -348,7 +355,7 @@ class Comparison(Result):
         return [record for pair in self.pairs for record in self._pair_records(pair)]
 
     def _pair_records(self, pair: PairResult) -> list[Record]:
-        """Return a record for the pair, its length missing, and one for each prefix."""
+        """Return a record for the pair, without a length, and one for each prefix."""
         ends = dict.fromkeys(CSV_COLUMNS) | {"a": self.names[pair.a], "b": self.names[pair.b]}
         certificate = {"optimal": pair.matching.optimal, "gap": pair.matching.gap}
         whole = ends | certificate | dict(pair.measures) | _chance_record(pair.chance)
@@ -381,7 +388,7 @@ def _prefix_table(
 def _columns(scope: Literal["pair", "prefix"]) -> tuple[str, ...]:
     """Return the measures in the order of their table, each followed by its chance levels.
 
-    Orderedness has nearly the same in all pairs: a sentence gives it.
+    The levels of orderedness are nearly the same for all pairs, so the summary states them once.
     """
     found: list[str] = []
     for entry in measures_of(scope):
@@ -393,7 +400,7 @@ def _columns(scope: Literal["pair", "prefix"]) -> tuple[str, ...]:
 
 
 def _values(measures: Mapping[str, Any], chance: ChanceLevel | None) -> dict[str, Any]:
-    """Return the measures with their chance levels beside them."""
+    """Return the measures together with their chance levels."""
     if chance is None:
         return dict(measures)
     known = {key for key, value in measures.items() if value is not None and measure(key).chance}
@@ -422,7 +429,7 @@ def _mean_label(means: Summary) -> str:
 
 def _sentence(means: Summary) -> str:
     """Return a sentence about stability and orderedness; a single pair is not called a mean."""
-    known = {key: means.measures.get(key) for key in ("stability", "orderedness")}
+    known = {key: means.measures.get(key) for key in AGREEMENT}
     numbers = ", ".join(f"{key} {fixed(value.mean, 3)}" for key, value in known.items() if value)
     of = f"{means.recipe}: " if means.recipe else ""
     over = f", mean of {means.pairs} pairs" if means.pairs > 1 else ""
@@ -431,9 +438,9 @@ def _sentence(means: Summary) -> str:
 
 
 def _range_sentence(pairs: Sequence[PairResult]) -> str:
-    """Return the ranges of stability and orderedness over pairs of SAEs of different recipes."""
+    """Return the ranges of stability and orderedness over pairs of SAEs with different recipes."""
     ranges = []
-    for key in ("stability", "orderedness"):
+    for key in AGREEMENT:
         values = [value for pair in pairs if (value := pair.measures.get(key)) is not None]
         ranges.append(f"{key} {_range(values)}")
     many = f" ({len(pairs)} pairs)" if len(pairs) > 1 else ""
@@ -446,7 +453,7 @@ def _sae_remarks(name: str, sae: ComparedSAE, dead: str) -> list[str]:
         what = "they count with cosine 0" if dead == "keep" else "they are left out"
         said.append(f"{name}: {zero} of {sae.units} units have no direction; {what}.")
     if inactive := len(sae.dead_units or ()):
-        what = "they take part" if dead == "keep" else "they are left out"
+        what = "they are included" if dead == "keep" else "they are left out"
         said.append(f"{name}: {inactive} of {sae.units} units never fire; {what}.")
     explained = _reconstruction(sae).get("explained_variance")
     if explained is not None and explained < 0:

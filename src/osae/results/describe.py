@@ -1,6 +1,6 @@
-"""What the keys of a result mean: its JSON Schema, and the tables of the documentation.
+"""Descriptions of a result's keys: its JSON Schema, and the tables in the documentation.
 
-Both follow from the types alone. `python -m osae.results` writes the schemas and the tables.
+Both are generated from the types. `python -m osae.results` writes the schemas and the tables.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ Definitions = dict[str, dict[str, Any]]
 
 
 def schema_of(cls: Any, *, title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a result; keys that it does not name are allowed."""
+    """Return the JSON Schema of a result, which allows additional keys."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
     definitions: Definitions = {}
     body = _object_schema(cls, definitions)
@@ -46,9 +46,9 @@ def _schema(hint: Any, known: Definitions) -> dict[str, Any]:
 
 
 def _reference(cls: Any, known: Definitions) -> dict[str, Any]:
-    """Return a reference to the type's own schema, which is described once."""
+    """Return a reference to the type's own schema, which is defined once."""
     if cls.__name__ not in known:
-        known[cls.__name__] = {}  # named before it is described, should it occur in itself
+        known[cls.__name__] = {}  # registered before it is described, in case it contains itself
         known[cls.__name__] = _object_schema(cls, known)
     return {"$ref": f"#/$defs/{cls.__name__}"}
 
@@ -75,13 +75,13 @@ def describe_type(cls: Any) -> str:
 
 
 def measures_in(field: dataclasses.Field) -> tuple[Measure, ...]:
-    """Return the measures that stand in a flat field."""
+    """Return the measures in a flat field."""
     of: Scope | None = field.metadata.get("of")
     return measures_of(of) if of else ()
 
 
 def _is_required(field: dataclasses.Field) -> bool:
-    """Return whether every file has the field: one with a default may be missing from older files."""
+    """Return whether every file contains the field: one with a default may be missing in older files."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -130,7 +130,7 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def _words(hint: Any) -> str:
-    """Return a type as the documentation names it."""
+    """Return the name of a type in the documentation."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_words(option) for option in inside)

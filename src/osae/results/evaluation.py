@@ -1,11 +1,11 @@
-"""How well SAEs reconstruct activations, prefix by prefix, and what a language model loses by it."""
+"""Results of an evaluation: how well SAEs reconstruct activations, and what that costs the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from osae.measures import MEASURES, measures_of
+from osae.measures import MEASURES, keys_of
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, known_columns, labels
 from osae.results.codec import doc, flat
 from osae.results.subject import SubjectInfo, format_names, note_lines
@@ -13,24 +13,21 @@ from osae.results.subject import SubjectInfo, format_names, note_lines
 Measures = Mapping[str, float | None]
 
 LENGTHS = 8  # prefix lengths shown in a table; all are in the figure, the CSV and the JSON
-# the columns of the CSV file since release 0.1.0; further measures come after them
-CSV_COLUMNS = (
-    *("sae", "length", "units", "mse", "explained_variance", "l0", "dead"),
-    *("cross_entropy", "recovered"),
-)
 
 _SHOWN = "explained_variance"  # of the prefixes, in a table
 _SUMMARISED = ("explained_variance", "l0", "dead")
-_SENTENCES = 3  # SAEs with a sentence each in the summary; of more, it has the ranges
+_SENTENCES = 3  # SAEs with a sentence each in the summary; for more SAEs, it gives ranges
 
 
 @dataclass(frozen=True)
 class FrequencyHistogram:
     """Units by the log10 of the share of rows in which they fire."""
 
-    edges: tuple[float, ...] = doc("edges of the bins, four to a power of ten; the last is 0: every row")
+    edges: tuple[float, ...] = doc(
+        "edges of the bins, four per power of ten; the last is 0, which means every row"
+    )
     units: tuple[int, ...] = doc(
-        "units in each bin, its lower edge included; the last has its upper edge too"
+        "number of units in each bin, including its lower edge; the last bin also includes its upper edge"
     )
     never: int = doc("number of units that never fire")
 
@@ -60,19 +57,21 @@ class EvaluatedSAE(SubjectInfo):
 
     frequencies: FrequencyHistogram = doc("units by how often they fire")
     prefixes: tuple[PrefixReconstruction, ...] = doc(
-        "one entry per length: 1, 2, 4, ..., K and those asked for"
+        "one entry per length: 1, 2, 4, ..., K and the requested ones"
     )
-    cross_entropy: SplicedCrossEntropy | None = doc("in the language model; null if none was used")
+    cross_entropy: SplicedCrossEntropy | None = doc(
+        "cross-entropy of the language model; null if no model was used"
+    )
     measures: Measures = flat("numbers by measure", of="reconstruction")
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A language model and the place in it where activations are taken."""
+    """A language model and the layer or module from which activations are taken."""
 
     name: str = doc("name or folder")
     revision: str = doc("revision on the hub; empty for a folder")
-    layer: int | None = doc("number of the layer; null if a module is named")
+    layer: int | None = doc("number of the layer; null if a module is given")
     module: str | None = doc("name of the module; null if a layer is given")
 
 
@@ -80,18 +79,20 @@ class ModelInfo:
 class CrossEntropy:
     """The language model without any SAE, and the tokens that it predicts."""
 
-    model: ModelInfo = doc("the model and the place in it")
-    text: Mapping[str, Any] = doc("what the text was read from: files or dataset, field and part")
+    model: ModelInfo = doc("the model and its layer or module")
+    text: Mapping[str, Any] = doc("source of the text: files or dataset, field and part")
     contexts: int = doc("number of contexts")
-    tokens: int = doc("number of predictions that the means are over")
-    skip: int = doc("first positions of each context, which pass unchanged and are not counted")
-    clean: float | None = doc("mean cross-entropy of the model as it is, in nats")
+    tokens: int = doc("number of predictions averaged over")
+    skip: int = doc(
+        "number of first positions of each context, which are passed through unchanged and not counted"
+    )
+    clean: float | None = doc("mean cross-entropy of the unmodified model, in nats")
     zero: float | None = doc("mean cross-entropy with zeros in place of the activations")
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What was asked for."""
+    """The options of the evaluation."""
 
     prefixes: tuple[int, ...] = doc("prefix lengths in addition to 1, 2, 4, ... and K")
     model: str = doc('"auto", "none" or the model given')
@@ -120,8 +121,7 @@ class Evaluation(Result):
     def tables(self) -> list[Table]:
         names = format_names(self.names, self.saes)
         rows = tuple(Row(name, _values(sae)) for name, sae in zip(names, self.saes, strict=True))
-        measured = (*measures_of("reconstruction"), *measures_of("cross_entropy"))
-        columns = ("units", *(entry.key for entry in measured))
+        columns = ("units", *keys_of("reconstruction"), *keys_of("cross_entropy"))
         title = f"Reconstruction of {self.activations.rows:,} rows of {self.activations.path}"
         return [Table(title, "SAE", known_columns(columns, rows), rows), self._prefix_table()]
 
@@ -135,7 +135,7 @@ class Evaluation(Result):
         return Table("Explained variance of the first units", "SAE", known_columns(columns, rows), rows)
 
     def _shown_lengths(self) -> list[int]:
-        """Return the lengths asked for, or else some from the shortest to the longest."""
+        """Return the requested lengths, or else a selection from the shortest to the longest."""
         lengths = sorted({prefix.length for sae in self.saes for prefix in sae.prefixes})
         if self.options.prefixes:
             lengths = sorted({*self.options.prefixes, lengths[-1]})
@@ -160,7 +160,7 @@ class Evaluation(Result):
             place = found.model.module or f"layer {found.model.layer}"
             clean, zero = (MEASURES["spliced"].text(loss) for loss in (found.clean, found.zero))
             said.append(
-                f"Cross-entropy on {found.tokens:,} tokens: {clean} for {found.model.name} as it is, "
+                f"Cross-entropy on {found.tokens:,} tokens: {clean} for {found.model.name} itself, "
                 f"{zero} with zeros at {place}."
             )
         return [*said, *self.notes, *note_lines(self.names, self.saes)]
@@ -168,7 +168,8 @@ class Evaluation(Result):
     def records(self) -> list[Record]:
         found = []
         for name, sae in zip(self.names, self.saes, strict=True):
-            head = dict.fromkeys(CSV_COLUMNS) | {"sae": name, "units": sae.units}
+            columns = ("sae", "length", "units", *keys_of("reconstruction"), "cross_entropy", "recovered")
+            head = dict.fromkeys(columns) | {"sae": name, "units": sae.units}
             losses = sae.cross_entropy
             spliced = {"cross_entropy": losses.spliced, "recovered": losses.recovered} if losses else {}
             found.append(head | spliced | dict(sae.measures))

@@ -1,4 +1,4 @@
-"""What an experiment of the paper found: rows of measures by method, claims with verdicts, figures."""
+"""Results of an experiment: measures by method, claims with verdicts, and figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,35 +8,35 @@ from osae.measures import ISOTROPIC, Listing, base_key, list_columns
 from osae.results.base import Interval, Record, Result, Row, Table, as_interval
 from osae.results.codec import doc, flat, optional
 
-ACTIVATIONS = ": activations"  # ends the title of their table
+ACTIVATIONS = ": activations"  # suffix of the title of their table
 
 
 @dataclass(frozen=True)
 class Tested:
-    """A statement behind a claim: a quantity that the claim says is above zero."""
+    """A statement behind a claim: a quantity that should be above zero if the claim holds."""
 
     about: str = doc("what is compared, and where")
     outcome: str = doc('"true", "false" or "undecided", corrected for the number of statements')
-    part: str = doc("the part of the statement that supports it least, such as a prefix", default="")
-    mean: float | None = doc("the quantity there; null if it was not measured", default=None)
-    low: float | None = doc("lower end of its 95 % interval; null if it has none", default=None)
+    part: str = doc("the part of the statement with the weakest support, such as a prefix", default="")
+    mean: float | None = doc("the quantity for that part; null if it was not measured", default=None)
+    low: float | None = doc("lower end of its 95 % interval; null if there is none", default=None)
     high: float | None = doc("upper end of the interval", default=None)
-    p_value: float | None = doc("two-sided p-value of zero, uncorrected", default=None)
+    p_value: float | None = doc("two-sided p-value against zero, uncorrected", default=None)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim held against the results: its words, what was found, and the verdict."""
+    """A claim checked against the results: its text, what was found, and the verdict."""
 
     claim: str
     verdict: str
     found: str
-    tested: tuple[Tested, ...] = doc("the statements that the verdict rests on", default=())
+    tested: tuple[Tested, ...] = doc("the statements behind the verdict", default=())
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An image file beside the results, and its caption."""
+    """An image file stored with the results, and its caption."""
 
     file: str
     caption: str
@@ -47,7 +47,7 @@ class Figure:
 class PublishedRow:
     """The published numbers of a method."""
 
-    label: str = doc("what the paper calls the method")
+    label: str = doc("name of the method in the paper")
     measures: Mapping[str, Interval | float] = flat("published numbers by measure", of="method")
 
 
@@ -56,9 +56,9 @@ class MethodRow:
     """The measures of one method."""
 
     method: str = doc("name of the recipe or variant")
-    paper: PublishedRow | None = doc("the published numbers, null if there are none", default=None)
-    reference: bool = doc("shown for orientation only", default=False)
-    recipe: Mapping[str, Any] | None = optional("the full recipe of its training runs")
+    paper: PublishedRow | None = doc("the published numbers; null if there are none", default=None)
+    reference: bool = doc("shown for reference only", default=False)
+    recipe: Mapping[str, Any] | None = optional("full recipe of the training runs")
     measures: Mapping[str, Interval | float | None] = flat("numbers by measure", of="method")
 
     def mean(self, key: str) -> float:
@@ -84,9 +84,9 @@ class Section:
     rows: tuple[MethodRow, ...] = doc("one row per method")
     chance: Mapping[str, float] | None = doc("levels of unrelated dictionaries, by measure", default=None)
     world: Mapping[str, Any] | None = doc(
-        "the setting's data, if it differs from the common one", default=None
+        "data of this setting, if different from the common data", default=None
     )
-    x: float | None = doc("the setting's place in a sweep", default=None)
+    x: float | None = doc("value of this setting in a sweep", default=None)
     columns: tuple[str, ...] | None = doc(
         "measures to show, if they differ from the common ones", default=None
     )
@@ -99,27 +99,30 @@ class Section:
 
 @dataclass(frozen=True, repr=False)
 class ExperimentResult(Result):
-    """What an experiment found."""
+    """The result of an experiment."""
 
     KIND: ClassVar[str] = "experiment"
 
     experiment: str = doc("name of the experiment")
     title: str = doc("heading")
-    world: Mapping[str, Any] = doc("the data, and the sizes that go with it")
+    world: Mapping[str, Any] = doc("the data and their sizes")
     seeds: tuple[int, ...] = doc("training seeds")
     rows: tuple[MethodRow, ...] = doc("one row per method; empty if there are sections", default=())
     sections: tuple[Section, ...] = doc("tables of further settings", default=())
     chance: Mapping[str, Any] | None = doc("levels of unrelated dictionaries, by measure", default=None)
-    columns: tuple[str, ...] | None = doc("measures to show, null for the usual ones", default=None)
+    columns: tuple[str, ...] | None = doc("measures to show; null for the usual ones", default=None)
     claims: tuple[Claim, ...] = doc("claims with verdicts", default=())
-    figures: tuple[Figure, ...] = doc("images beside the results", default=())
+    figures: tuple[Figure, ...] = doc("images stored with the results", default=())
     notes: tuple[str, ...] = doc("additional notes", default=())
     command: str = doc("the command line", default="")
-    versions: Mapping[str, str] = doc("versions by name", default_factory=dict)
+    versions: Mapping[str, str] = doc("versions by name, and the processor as cpu", default_factory=dict)
     commit: str | None = optional('commit of osae\'s repository, with "+" if files were changed since')
-    seconds: float | None = doc("seconds that the command took, the last time it ran", default=None)
+    seconds: float | None = doc("duration of the last run of the command, in seconds", default=None)
     training_seconds: float | None = optional(
-        "seconds of the training runs of all SAEs in the folder, whenever they were trained"
+        "total training time of all SAEs in the folder, in seconds, whenever they were trained"
+    )
+    training_commits: tuple[str, ...] | None = optional(
+        "commits at which these SAEs were trained; more than one if the repository changed in between"
     )
 
     def by_method(self) -> dict[str, MethodRow]:
@@ -127,12 +130,12 @@ class ExperimentResult(Result):
         return {row.method: row for row in self.rows}
 
     def all_sections(self) -> list[Section]:
-        """Return the experiment's own rows as a section without a heading, then its sections."""
+        """Return the top-level rows as a section without a heading, followed by the other sections."""
         own = [Section("", self.rows, self.chance, None)] if self.rows or not self.sections else []
         return [*own, *self.sections]
 
     def shown_columns(self) -> tuple[str, ...]:
-        """Return the measures to show: those asked for, or else the usual ones that were measured."""
+        """Return the measures to show: the requested ones, or else the usual ones that were measured."""
         if self.columns:
             return self.columns
         return _measured([row for section in self.all_sections() for row in section.rows], "main")
@@ -188,7 +191,7 @@ def _measured(rows: Sequence[MethodRow], listing: Listing) -> tuple[str, ...]:
 
 
 def _chance_lines(columns: Sequence[str], chance: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
-    """Return the chance level of each column that has one: its own, or that of its base measure."""
+    """Return the chance level of each column that has one: its own, or its base measure's."""
     levels = chance or {}
     lines = {
         "chance level": {key: levels.get(key, levels.get(base_key(key))) for key in columns},
@@ -202,7 +205,7 @@ def _chance_lines(columns: Sequence[str], chance: Mapping[str, Any] | None) -> d
 
 
 def _lines(row: MethodRow) -> list[Record]:
-    """Return a record per measure, with the published number beside it."""
+    """Return a record per measure, with the published number."""
     paper = row.paper.measures if row.paper else {}
     lines = []
     for key in dict.fromkeys([*row.measures, *paper]):

@@ -1,4 +1,4 @@
-"""What the language-model experiment found: tables, curves by prefix length, and what stitching does."""
+"""Results of the language-model experiment: tables, curves by prefix length, and stitching."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,14 +8,12 @@ from osae.measures import MEASURES
 from osae.results.base import Interval, Over
 from osae.results.codec import doc, flat, optional
 from osae.results.experiment import ExperimentResult, MethodRow, Section
-
-SHARES = ("novel", "reconstruction", "unchanged")
-SHARES_OF_FIRING = ("novel_of_firing", "reconstruction_of_firing")  # among the units that fire
+from osae.results.stitching import SHARES, SHARES_OF_FIRING
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where SAEs were trained: on which text, from which kind of start."""
+    """The text that SAEs were trained on, and the kind of start."""
 
     text: str = doc("name of the text")
     start: str = doc('kind of start: "data" or "noise"')
@@ -25,7 +23,7 @@ class Place:
 
     @property
     def title(self) -> str:
-        """The heading of the place's table."""
+        """The heading of the table."""
         return f"{self.text}, start from {self.start}"
 
 
@@ -63,7 +61,7 @@ class MethodCurves:
 
 @dataclass(frozen=True)
 class CrossedMoment:
-    """The agreement of a method's SAEs across two texts, at one moment of training."""
+    """The agreement of a method's SAEs across two texts at one point of training."""
 
     tokens: int = doc("tokens seen so far")
     other_seed: Curves = doc("of different seeds, by measure")
@@ -78,30 +76,30 @@ class Crossing:
     method: str = doc("name of the recipe or variant")
     other_seed: Curves = doc("of different seeds, by measure")
     same_seed: Curves = doc("of the same seed, by measure")
-    moments: tuple[CrossedMoment, ...] = doc("the same in the course of training", default=())
+    moments: tuple[CrossedMoment, ...] = doc("the same during training", default=())
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A method's SAEs at one moment of training."""
+    """A method's SAEs at one point of training."""
 
     tokens: int = doc("tokens seen so far")
-    explained_variance: Interval | None = doc("on held-out text", default=None)
+    explained_variance: Interval | None = doc("explained variance on held-out text", default=None)
     seeds: Curves = doc("agreement of seeds, by measure", default_factory=dict)
     start: Curves = doc("agreement of SAEs with their own start, by measure", default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Progression:
-    """A method's SAEs in the course of training."""
+    """A method's SAEs during training."""
 
     place: Place = doc("where they were trained")
     method: str = doc("name of the recipe")
-    moments: tuple[Moment, ...] = doc("moments of training, in order")
+    moments: tuple[Moment, ...] = doc("points of training, in order")
 
     @staticmethod
     def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Return what was written when moments had bare values at the lengths of the progression."""
+        """Convert moments that had bare values at the lengths of the progression to the current layout."""
         if "prefix" not in data:
             return data
         lengths = data["prefix"]
@@ -110,10 +108,10 @@ class Progression:
 
 @dataclass(frozen=True)
 class StitchingTable:
-    """What the units of larger SAEs do in smaller ones, as shares."""
+    """Effects of the units of larger SAEs in smaller ones, as shares."""
 
-    small: int = doc("units of the smaller SAE")
-    large: int = doc("units of the larger SAE")
+    small: int = doc("number of units of the smaller SAE")
+    large: int = doc("number of units of the larger SAE")
     rows: tuple[MethodRow, ...] = doc("one row per method")
     start: str | None = optional("kind of start of all SAEs")
 
@@ -131,32 +129,34 @@ class RateTrial:
 
     method: str = doc("name of the recipe")
     rate: float = doc("learning rate")
-    explained_variance: float = doc("share of the variance explained on rows set aside for this")
+    explained_variance: float = doc("explained variance on validation rows")
     start: str = doc("kind of start", default="data")
 
 
 @dataclass(frozen=True, repr=False)
 class LMResult(ExperimentResult):
-    """What the language-model experiment found; `sections` has a table for each place."""
+    """The result of the language-model experiment; `sections` contains a table for each text and start."""
 
     KIND: ClassVar[str] = "lm"
 
     groups: int = doc("number of Matryoshka's groups", default=5)
     curves: tuple[MethodCurves, ...] = doc("agreement of seeds on the same text", default=())
     crossings: tuple[Crossing, ...] = doc("agreement across texts", default=())
-    progressions: tuple[Progression, ...] = doc("agreement in the course of training", default=())
+    progressions: tuple[Progression, ...] = doc("agreement during training", default=())
     own_starts: tuple[MethodCurves, ...] = doc(
         "agreement of SAEs with their own start, at the end of training", default=()
     )
     chance_curves: Curves = doc("levels of unrelated dictionaries, by measure", default_factory=dict)
-    stitching: StitchingTable | None = doc("shares of stitched units, null if none were", default=None)
+    stitching: StitchingTable | None = doc(
+        "shares of stitched units; null if none were stitched", default=None
+    )
     trials: tuple[RateTrial, ...] = doc("trials of learning rates", default=())
     rates: Mapping[str, Mapping[str, float]] = doc(
         "learning rates by kind of start and method", default_factory=dict
     )
 
     def places(self) -> list[Place]:
-        """Return where SAEs were trained."""
+        """Return the places at which SAEs were trained."""
         return list(dict.fromkeys(found.place for found in self.curves))
 
     def curves_at(self, place: Place) -> dict[str, Curves]:
@@ -172,12 +172,12 @@ class LMResult(ExperimentResult):
         return {found.method: found for found in self.crossings if found.start == start}
 
     def all_sections(self) -> list[Section]:
-        """Return the tables of the places, then the one of stitching."""
+        """Return the tables of the places, followed by the stitching table."""
         return [*super().all_sections(), *([self.stitching.section()] if self.stitching else [])]
 
     @staticmethod
     def json_upgrade(data: dict[str, Any]) -> dict[str, Any]:
-        """Return what release 0.1.0 wrote in the layout of this one."""
+        """Convert the layout of release 0.1.0 to the current one."""
         return _upgrade_rates(upgrade(data) if "crossed" in data else data)
 
 
@@ -185,7 +185,7 @@ class LMResult(ExperimentResult):
 
 
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return results in the layout of release 0.1.0 in that of this one."""
+    """Convert results from the layout of release 0.1.0 to the current one."""
     chance, stitching = data["chance"], data["stitching"]
     lengths = list(map(int, chance["stability"]["prefix"]))
     curves = [
@@ -210,7 +210,7 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _upgrade_rates(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the result with rates by start: those tried from one kind of start were used from all."""
+    """Return the result with rates by start: rates tried from one kind of start were used for all."""
     rates, starts = data.get("rates") or {}, [one["place"]["start"] for one in data.get("curves") or ()]
     if not starts or any(isinstance(found, Mapping) for found in rates.values()):
         return data
@@ -219,7 +219,7 @@ def _upgrade_rates(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(text: str) -> dict[str, str]:
-    """Return the place that "wikipedia, noise" names; the name of a text may hold commas."""
+    """Return the place named by text such as "wikipedia, noise"; names of texts may contain commas."""
     name, _, start = text.rpartition(", ")
     return {"text": name, "start": start}
 

@@ -1,4 +1,4 @@
-"""The order that activations give to the units of an SAE."""
+"""Result of ordering the units of an SAE by activations."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +14,21 @@ By = Literal["gain", "energy", "frequency"]
 
 @dataclass(frozen=True, repr=False)
 class Ordering(Result):
-    """The units of an SAE in an order that its activations give."""
+    """The units of an SAE, ordered by activations."""
 
     KIND: ClassVar[str] = "ordering"
 
     provenance: Provenance = doc("where the numbers come from")
     activations: Activations = doc("the activations that were used")
-    source: SourceInfo = doc("the SAE as it was")
-    by: By = doc("what units are ordered by")
-    order: tuple[int, ...] = doc("the unit of the source that each place now has")
-    moved: int = doc("number of units whose place changed")
-    rank_correlation: float = doc("Spearman correlation of old and new places")
+    source: SourceInfo = doc("the original SAE")
+    by: By = doc("the criterion that units are ordered by")
+    order: tuple[int, ...] = doc("the unit of the original SAE at each position")
+    moved: int = doc("number of units whose position changed")
+    rank_correlation: float = doc("Spearman correlation of old and new positions")
     sae: Any = aside("the SAE with its units in the new order; None if the result was read from a file")
 
     def save(self, folder: Path | str) -> None:
-        """Save the SAE in its new order, with where it comes from."""
+        """Save the SAE in its new order, with its provenance."""
         if self.sae is None:
             raise ValueError("this result was read from a file, without its SAE: order the SAE again.")
         about = {
@@ -44,7 +44,7 @@ class Ordering(Result):
 
     def summary(self) -> list[str]:
         return [
-            f"{self.moved} of {len(self.order)} units moved; rank correlation of old and new places "
+            f"{self.moved} of {len(self.order)} units moved; rank correlation of old and new positions "
             f"{fixed(self.rank_correlation, 3)}."
         ]
 

@@ -1,11 +1,11 @@
-"""An SAE of only the units that other training runs find too, and what it loses."""
+"""Result of pruning: the units that other training runs also find, and what is lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from osae.measures import measure, measures_of
+from osae.measures import keys_of, measure
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, known_columns, labels
 from osae.results.codec import aside, doc, flat, optional, to_json
 from osae.results.subject import SourceInfo, note_lines
@@ -15,7 +15,7 @@ _LOST = ("explained_variance", "recovered")
 
 @dataclass(frozen=True)
 class Remaining:
-    """What an SAE reconstructs, before or after units were removed."""
+    """The reconstruction by an SAE before or after pruning."""
 
     units: int = doc("number of units")
     spliced: float | None = optional("cross-entropy with the SAE spliced in; absent without a model")
@@ -29,24 +29,24 @@ class Remaining:
 
 @dataclass(frozen=True, repr=False)
 class Pruning(Result):
-    """An SAE without the units that are not found again."""
+    """An SAE reduced to the units that are found again."""
 
     KIND: ClassVar[str] = "pruning"
 
     provenance: Provenance = doc("where the numbers come from")
     activations: Activations = doc("the activations that were used")
-    source: SourceInfo = doc("the SAE as it was")
+    source: SourceInfo = doc("the original SAE")
     keep: Literal["reproducible"] = doc("what was kept")
-    least: float = doc("share of the other SAEs that a unit must be found again in more than")
+    least: float = doc("units are kept if found again in more than this share of the other SAEs")
     others: int = doc("number of other SAEs")
-    kept: tuple[int, ...] = doc("the unit of the source that each place now has")
-    before: Remaining = doc("what the SAE reconstructs with all units")
-    after: Remaining = doc("what it reconstructs with the units that were kept")
-    notes: tuple[str, ...] = doc("what to know besides", default=())
-    sae: Any = aside("the SAE that is left; None if the result was read from a file")
+    kept: tuple[int, ...] = doc("the unit of the original SAE at each position")
+    before: Remaining = doc("reconstruction with all units")
+    after: Remaining = doc("reconstruction with the units that were kept")
+    notes: tuple[str, ...] = doc("additional notes", default=())
+    sae: Any = aside("the pruned SAE; None if the result was read from a file")
 
     def save(self, folder: Path | str) -> None:
-        """Save the SAE that is left, with where it comes from."""
+        """Save the pruned SAE, with its provenance."""
         if self.sae is None:
             raise ValueError("this result was read from a file, without its SAE: prune the SAE again.")
         chosen = {"keep": self.keep, "least": self.least, "others": self.others, "units": self.kept}
@@ -55,10 +55,9 @@ class Pruning(Result):
 
     def tables(self) -> list[Table]:
         rows = (Row("all units", self.before.values()), Row("units found again", self.after.values()))
-        measured = (*measures_of("reconstruction"), *measures_of("cross_entropy"))
-        columns = known_columns(("units", *(entry.key for entry in measured)), rows)
+        columns = known_columns(("units", *keys_of("reconstruction"), *keys_of("cross_entropy")), rows)
         (name,) = labels([self.source.path])
-        return [Table(f"{name}, of only the units that are found again", "SAE", columns, rows)]
+        return [Table(f"{name}, reduced to the units that are found again", "SAE", columns, rows)]
 
     def summary(self) -> list[str]:
         before, after = self.before.values(), self.after.values()

@@ -1,15 +1,15 @@
-"""What the units of a larger SAE add to a smaller one."""
+"""Result of stitching: what the units of a larger SAE add to a smaller one."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from osae.measures import fixed, measures_of
+from osae.measures import fixed, keys_of
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, labels
 from osae.results.codec import doc
 from osae.results.subject import SubjectInfo, difference_lines, note_lines
 
-_SHARES = ("novel", "reconstruction", "unchanged")
-_UNIT_COLUMNS = tuple(entry.key for entry in measures_of("unit"))
+SHARES = keys_of("stitching")  # shares of the larger SAE's units, by their effect
+SHARES_OF_FIRING = keys_of("stitching_firing")  # among the units that fire
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class StitchedUnit:
     change: float = doc("mean change of the smaller SAE's squared error over all samples")
     share_of_error: float = doc("share of the smaller SAE's squared error that the unit removes")
     frequency: float = doc("share of the samples in which the unit fires")
-    nearest: int = doc("unit of the smaller SAE whose atom is nearest")
+    nearest: int = doc("unit of the smaller SAE with the nearest atom")
     cosine: float = doc("cosine with that atom")
 
 
 @dataclass(frozen=True, repr=False)
 class Stitching(Result):
-    """What each unit of the larger SAE does to the smaller one's error."""
+    """The effect of each unit of the larger SAE on the smaller one's error."""
 
     KIND: ClassVar[str] = "stitching"
 
@@ -43,15 +43,15 @@ class Stitching(Result):
     frequency: tuple[float, ...] = doc("share of the samples in which each unit fires")
 
     def tables(self) -> list[Table]:
-        shares = Row(f"{self.large.units} units", {key: getattr(self, key) for key in _SHARES})
+        shares = Row(f"{self.large.units} units", {key: getattr(self, key) for key in SHARES})
         small, large = self._names()
-        tables = [Table(f"Units of {large} added to {small}", "Larger SAE", _SHARES, (shares,))]
+        tables = [Table(f"Units of {large} added to {small}", "Larger SAE", SHARES, (shares,))]
         if self.most_novel:
+            columns = keys_of("unit")
             rows = tuple(
-                Row(str(unit.unit), {key: getattr(unit, key) for key in _UNIT_COLUMNS})
-                for unit in self.most_novel
+                Row(str(unit.unit), {key: getattr(unit, key) for key in columns}) for unit in self.most_novel
             )
-            tables.append(Table("Most novel units", "Unit", _UNIT_COLUMNS, rows))
+            tables.append(Table("Most novel units", "Unit", columns, rows))
         return tables
 
     def _names(self) -> list[str]:
@@ -59,7 +59,7 @@ class Stitching(Result):
 
     def summary(self) -> list[str]:
         small, large = self._names()
-        novel, covered, never = (fixed(100 * getattr(self, key), 1) for key in _SHARES)
+        novel, covered, never = (fixed(100 * getattr(self, key), 1) for key in SHARES)
         return [
             f"Of the {self.large.units} units of {large}, {novel} % lower the error of {small}, "
             f"{covered} % raise it and {never} % never fire."

@@ -11,26 +11,28 @@ _NAMED = 4  # SAEs named in a warning
 
 @dataclass(frozen=True)
 class SubjectInfo:
-    """An SAE: where it comes from, its sizes, and how it was read."""
+    """An SAE: its source, its sizes, and how it was read."""
 
-    path: str = doc('as given; "in memory" for an SAE or a matrix that was handed over in Python')
-    format: str = doc('the library whose files these are; "decoder" for a bare matrix')
+    path: str = doc('as given; "in memory" for an SAE or matrix passed in Python')
+    format: str = doc('the library that wrote the file; "decoder" for a bare matrix')
     sha256: str = doc("digest of the weight file; of the tensors for an SAE in memory")
     units: int = doc("number of units, K")
     width: int = doc("width of the activations, d")
     sparsifier: str | None = doc(
         'how the active units are selected, such as "TopK(k=32)"; null if only the matrices could be read'
     )
-    notes: tuple[str, ...] = doc("what to know about how the file was read")
-    model: str | None = optional("the model that its activations come from; absent if unknown", kw_only=True)
-    place: str | None = optional("the place in the model; absent if unknown", kw_only=True)
+    notes: tuple[str, ...] = doc("notes on how the file was read")
+    model: str | None = optional(
+        "the model whose activations it was trained on; absent if unknown", kw_only=True
+    )
+    place: str | None = optional("the layer or module of the model; absent if unknown", kw_only=True)
 
 
 @dataclass(frozen=True)
 class SourceInfo(SubjectInfo):
-    """An SAE that another one was made from."""
+    """An SAE from which another one was derived."""
 
-    provenance: Mapping[str, Any] | None = optional("what the SAE's own file says about where it comes from")
+    provenance: Mapping[str, Any] | None = optional("the provenance recorded in the SAE's own file")
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,15 @@ class Reconstruction:
 
 
 def format_names(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
-    """Return the names of the SAEs, with their formats if these are not all our own."""
+    """Return the names of the SAEs, with their formats unless all are osae's own."""
     if all(sae.format == "osae" for sae in saes):
         return names
     return [f"{name} ({sae.format})" for name, sae in zip(names, saes, strict=True)]
 
 
 def explain_misfit(name: str, notes: Sequence[str]) -> str:
-    """Return why an SAE may explain less variance than the mean does."""
-    otherwise = ", or what was assumed about its file is wrong: see its notes" if notes else ""
+    """Return a sentence on why an SAE explains less variance than the mean does."""
+    otherwise = ", or an assumption about its file is wrong (see its notes)" if notes else ""
     return (
         f"{name} explains less variance than the mean does: it was probably trained on other activations"
         f"{otherwise}."
@@ -58,25 +60,25 @@ def explain_misfit(name: str, notes: Sequence[str]) -> str:
 
 
 def note_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
-    """Return what to know about how each SAE was read."""
+    """Return the notes on how each SAE was read."""
     return [f"{name}: {note}" for name, sae in zip(names, saes, strict=True) for note in sae.notes]
 
 
 def difference_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
-    """Return a warning for each respect in which the SAEs are of different activations, by their files."""
+    """Return a warning for each way in which the SAEs' files show that they read different activations."""
     models = {
         name: (sae.model or "").rpartition("/")[2].lower() for name, sae in zip(names, saes, strict=True)
     }
     places = {name: sae.place or "" for name, sae in zip(names, saes, strict=True)}
     return [
-        f"These SAEs are of different {what}s, and may differ for that reason alone: {listed}."
+        f"These SAEs were trained on different {what}s, and may differ for that reason alone: {listed}."
         for what, said in (("model", models), ("place", places))
         if (listed := _list_different(said))
     ]
 
 
 def _list_different(said: dict[str, str]) -> str:
-    """Return who says what, if those who say something do not all say the same; at most a few of them."""
+    """Return the values by SAE, at most a few, if the known ones are not all equal."""
     known = {name: value for name, value in said.items() if value}
     if len(set(known.values())) < 2:
         return ""

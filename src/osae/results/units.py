@@ -1,38 +1,34 @@
-"""The units of SAEs that were compared: how each is found again in the others, and what it does."""
+"""Results by unit: whether each unit is found again in the other SAEs, and what it does."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from osae.measures import fixed, measures_of
+from osae.measures import fixed, keys_of, measures_of
 from osae.results.base import Record, Row, Table, Tabulated, known_columns
 from osae.results.codec import doc, flat, optional
 
 Numbers = tuple[float | None, ...]
 
 FOUND_IN = "found_in"
-_LISTED = 10  # most and least reproducible units that are shown
-_RANKED = 3  # SAEs whose units are shown
-_COLUMNS = (
-    *("energy", "reproducibility", "reproducibility_chance", "expected", "nearest_cosine", "matched_cosine"),
-    *("correlation", "encoder_cosine", "frequency", "gain", "place"),
-)
+_LISTED = 10  # most and least reproducible units to show
+_RANKED = 3  # SAEs whose units to show
 
 
 @dataclass(frozen=True)
 class Partners:
-    """The partners that the units of one SAE have in another: one entry per unit in each list."""
+    """The matches of one SAE's units in another SAE: one entry per unit in each list."""
 
-    sae: int = doc("place of the other SAE in `saes`")
-    matched: tuple[int | None, ...] = doc("unit of the best one-to-one matching; null for units without one")
+    sae: int = doc("index of the other SAE in `saes`")
+    matched: tuple[int | None, ...] = doc("match in the best one-to-one matching; null for unmatched units")
     matched_cosine: Numbers = doc("cosine with that unit")
-    nearest: tuple[int, ...] = doc("the nearest unit, which several units may share")
+    nearest: tuple[int, ...] = doc("the nearest unit, which may be the same for several units")
     nearest_cosine: tuple[float, ...] = doc("cosine with the nearest unit")
-    mutual: tuple[bool, ...] = doc("whether the two are the nearest of each other")
+    mutual: tuple[bool, ...] = doc("whether the two units are each other's nearest unit")
     level: tuple[float, ...] = doc(
-        "the cosine above which it counts as found again: options.same, or what 95 % of the different units "
-        "as frequent as this one stay below if that is more"
+        "the cosine above which the unit counts as found again: options.same, or, if larger, the level that "
+        "95 % of different units of the same frequency stay below"
     )
     found: tuple[bool, ...] = doc("whether the unit is found again")
     encoder_cosine: Numbers | None = optional(
@@ -47,40 +43,40 @@ class Partners:
 class SAEUnits:
     """The units of one SAE: one entry per unit in each list."""
 
-    sae: int = doc("place of the SAE in `saes`")
+    sae: int = doc("index of the SAE in `saes`")
     name: str = doc("short name of the SAE")
-    unit: tuple[int, ...] = doc("numbers of the units that took part")
+    unit: tuple[int, ...] = doc("numbers of the units compared")
     counted: tuple[int, ...] = doc(
-        "places of the SAEs that reproducibility is over: those of the same recipe, or all others if there "
-        "are none"
+        "indices of the SAEs that count for reproducibility: those of the same recipe, or all others if "
+        "there are none"
     )
     partners: tuple[Partners, ...] = doc("one entry per other SAE")
     measures: Mapping[str, Numbers] = flat("numbers by measure, in the order of `unit`", of="unit_score")
 
     def counted_names(self, table: "UnitTable") -> tuple[str, ...]:
-        """Return the names of this SAE and of those it is counted with: the same for all of a recipe."""
+        """Return the names of this SAE and of those that count for it; the same for all SAEs of a recipe."""
         return tuple(sorted(table.saes[place].name for place in {self.sae, *self.counted}))
 
     def found_in(self, index: int) -> list[int]:
-        """Return the places of the SAEs in which a unit is found again."""
+        """Return the indices of the SAEs in which a unit is found again."""
         return [each.sae for each in self.partners if each.found[index]]
 
 
 @dataclass(frozen=True)
 class Split:
-    """A unit of one SAE that another SAE has in several parts; seen from the other side, they are merged."""
+    """A unit of one SAE that is split into several units of another."""
 
-    sae: int = doc("place in `saes` of the SAE that has one unit")
+    sae: int = doc("index in `saes` of the SAE that has one unit")
     unit: int = doc("its unit")
-    other: int = doc("place of the SAE that has several")
+    other: int = doc("index of the SAE that has several units")
     units: tuple[int, ...] = doc("its units, the nearest first")
-    cosines: tuple[float, ...] = doc("cosine of each with the one unit")
-    explained: float = doc("share of the one atom's squared length that all of them explain together")
+    cosines: tuple[float, ...] = doc("cosine of each with the single unit")
+    explained: float = doc("share of the single atom's squared length that they explain together")
 
 
 @dataclass(frozen=True)
 class UnitScore:
-    """One unit: its numbers, its partners, and the splits that it is part of."""
+    """One unit: its numbers, its matches, and the splits that it is part of."""
 
     name: str
     sae: int
@@ -93,7 +89,7 @@ class UnitScore:
 
 @dataclass(frozen=True)
 class Partner:
-    """The partner of a unit in another SAE."""
+    """The match of a unit in another SAE."""
 
     name: str
     sae: int
@@ -106,10 +102,10 @@ class Partner:
 
 @dataclass(frozen=True)
 class UnitTable(Tabulated):
-    """Every unit of every SAE that was compared, and which of them are split in another SAE."""
+    """All units of the SAEs compared, and which of them are split in another SAE."""
 
     saes: tuple[SAEUnits, ...] = doc("one entry per SAE, in the order of `saes`")
-    splits: tuple[Split, ...] = doc("units that are one in an SAE and several in another")
+    splits: tuple[Split, ...] = doc("units that correspond to several units in another SAE")
 
     def __len__(self) -> int:
         return sum(len(sae.unit) for sae in self.saes)
@@ -119,10 +115,10 @@ class UnitTable(Tabulated):
             yield from (self._score(sae, index) for index in range(len(sae.unit)))
 
     def of(self, sae: int, unit: int) -> UnitScore:
-        """Return one unit, by the place of its SAE and its number there."""
+        """Return one unit, given the index of its SAE and its number."""
         chosen = self.saes[sae]
         if unit not in chosen.unit:
-            raise ValueError(f"unit {unit} of {chosen.name} took no part in the comparison.")
+            raise ValueError(f"unit {unit} of {chosen.name} is not among the units that were compared.")
         return self._score(chosen, chosen.unit.index(unit))
 
     def _score(self, sae: SAEUnits, index: int) -> UnitScore:
@@ -157,7 +153,7 @@ class UnitTable(Tabulated):
         return _group((split.other, unit, split) for split in self.splits for unit in split.units)
 
     def tables(self) -> list[Table]:
-        """Return how many units are found how often, and the units of the first SAEs that matter most."""
+        """Return how often units are found, and the most important units of the first SAEs."""
         shown = list({sae.counted_names(self): sae for sae in reversed(self.saes)}.values())[::-1]
         ranked = [self._ranking(sae, most=most) for sae in shown[:_RANKED] for most in (True, False)]
         return [self._histogram(), *(table for table in ranked if table.rows)]
@@ -179,9 +175,9 @@ class UnitTable(Tabulated):
         )
 
     def _ranking(self, sae: SAEUnits, *, most: bool) -> Table:
-        """Return the units that are found most or least often; among equals, those that matter most.
+        """Return the units that are found most or least often; ties are broken by importance.
 
-        What matters is energy. Without activations, the nearest cosine decides.
+        Importance is energy or, without activations, the nearest cosine.
         """
         found = sae.measures["reproducibility"]
         weight = sae.measures.get("energy") or tuple(
@@ -192,17 +188,18 @@ class UnitTable(Tabulated):
             range(len(sae.unit)), key=lambda index: (sign * (found[index] or 0.0), -(weight[index] or 0.0))
         )
         chosen = [index for index in order if ((found[index] or 0.0) > 0.5) == most][:_LISTED]
+        columns = tuple(entry.key for entry in measures_of("unit_score") if entry.listing == "main")
         rows = tuple(
             Row(
                 str(sae.unit[index]),
-                {key: sae.measures[key][index] for key in _COLUMNS if key in sae.measures},
+                {key: sae.measures[key][index] for key in columns if key in sae.measures},
             )
             for index in chosen
         )
         which = "Most" if most else "Least"
         by = ", by energy" if "energy" in sae.measures else ""
         return Table(
-            f"{which} reproducible units of {sae.name}{by}", "Unit", known_columns(_COLUMNS, rows), rows
+            f"{which} reproducible units of {sae.name}{by}", "Unit", known_columns(columns, rows), rows
         )
 
     def summary(self) -> list[str]:
@@ -220,7 +217,7 @@ class UnitTable(Tabulated):
             kept = sum(value for value, again in zip(known, often, strict=True) if again)
             text += f", with {fixed(100 * kept / max(sum(known), 1e-300), 0)} % of the energy"
         never = sum(not sae.found_in(index) for index in range(len(shares)))
-        said = [f"{text}; {never} are in no other SAE."]
+        said = [f"{text}; {never} are found in no other SAE."]
         if chance := sae.measures.get("reproducibility_chance"):
             level = fixed(sum(value or 0.0 for value in chance) / len(chance), 3)
             said.append(f"By chance, {level} of the other SAEs would have such a unit.")
@@ -237,7 +234,7 @@ class UnitTable(Tabulated):
         )
 
     def irreproducible(self) -> list[tuple[int, int]]:
-        """Return the units that no other SAE has, as (place of the SAE, unit)."""
+        """Return the units found in no other SAE, as (index of the SAE, unit)."""
         return [
             (sae.sae, unit)
             for sae in self.saes
@@ -250,12 +247,11 @@ class UnitTable(Tabulated):
         return [self._record(score) for score in self]
 
     def _record(self, score: UnitScore) -> Record:
-        """Return the record of a unit; partners and parts are text, such as "topk-seed1:17 0.981"."""
-        keys = [entry.key for entry in measures_of("unit_score")]
+        """Return the record of a unit; matches and parts are text, such as "topk-seed1:17 0.981"."""
         partners = "; ".join(f"{each.name}:{each.unit} {each.cosine:.3f}" for each in score.partners)
         return (
             {"sae": score.name, "unit": score.unit}
-            | {key: score.measures[key] for key in keys if key in score.measures}
+            | {key: score.measures[key] for key in keys_of("unit_score") if key in score.measures}
             | {
                 "found_in": "; ".join(each.name for each in score.partners if each.found),
                 "nearest_units": partners,
@@ -274,7 +270,7 @@ class UnitTable(Tabulated):
 
 
 def _most(runs: int) -> str:
-    """Return more than half of so many SAEs in words."""
+    """Return "more than half of the SAEs" in words."""
     return "the other SAE" if runs == 1 else f"more than half of {runs} SAEs"
 
 

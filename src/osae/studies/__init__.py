@@ -1,4 +1,5 @@
-"""What a user asks of SAEs: compare, evaluate, order, stitch and convert, one module each.
+"""Studies of SAEs: compare, evaluate, order, stitch and others, one module each.
 
-Every study takes what people have (see `subjects`) and returns a typed result (see `osae.results`).
+Every study accepts SAEs and activations in several forms (see `subjects`) and returns a typed result (see
+`osae.results`).
 """

@@ -1,6 +1,6 @@
-"""What the units of an SAE do on activations: how often they fire, and what each of them explains.
+"""The activity of an SAE's units on activations: how often they fire, and how much each explains.
 
-Shapes: K units, n units that take part, B rows of a batch, d width.
+Shapes: K units, n units that are compared, B rows of a batch, d width.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from osae.sparsify import Code
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """What units do; energy and gain are shares of the data's squared norm about the decoder's bias.
+    """The activity of units; energy and gain are shares of the data's squared norm around the decoder bias.
 
     `place` is the canonical order: each unit is followed by the one that then lowers the error most, by its
-    gain. `stream` has the codes of the first rows alone, if there are very many.
+    gain. `stream` contains only the codes of the first rows if there are very many.
     """
 
     stream: metrics.Stream
@@ -29,7 +29,10 @@ class Activity:
     place: Int[Tensor, "n"]
 
     def select(self, units: Int[Tensor, "n"]) -> "Activity":
-        """Return the activity of some of the units, in ascending order; places stay those among all."""
+        """Return the activity of some of the units, in ascending order.
+
+        Positions still refer to all units.
+        """
         if len(units) == self.stream.total:
             return self
         kept = torch.zeros(self.stream.total, dtype=torch.bool)
@@ -39,18 +42,18 @@ class Activity:
 
 
 class ActivityRecorder:
-    """Collects what an SAE does, batch by batch."""
+    """Collects the activity of an SAE, batch by batch."""
 
     def __init__(self, sae: SAE) -> None:
         self._sae, units = sae, sae.config.units
         self._sums = metrics.UnitActivity(sae.decoder)
         self._codes = metrics.StreamRecorder(units)
-        # an SAE that scales each input has codes in other units than the data, which gains are measured in
+        # if an SAE scales each input, its codes are not on the scale of the data, as gains require
         self._unscaled = None if sae.config.scaling is None else metrics.StreamRecorder(units)
         self._norm = 0.0
 
     def update(self, code: Code, x: Float[Tensor, "B d"], *, kept: bool) -> None:
-        """Add a batch; its codes are kept for correlations and gains if there is room."""
+        """Add a batch; its codes are kept for correlations and gains if memory allows."""
         scaled, offset = self._sae.unscale(code, x)
         centred = x - offset.cpu()
         self._sums.update(*scaled, centred)
@@ -61,7 +64,7 @@ class ActivityRecorder:
                 self._unscaled.update(*scaled)
 
     def activity(self) -> Activity:
-        """Return what was collected."""
+        """Return the collected activity."""
         stream = self._codes.stream()
         unscaled = stream if self._unscaled is None else self._unscaled.stream()
         energy = self._sums.energy()

@@ -1,4 +1,4 @@
-"""Chance levels of a comparison, drawn by threads of their own while the SAEs are matched.
+"""Chance levels of a comparison, computed by separate threads while the SAEs are matched.
 
 Shapes: K units, d width.
 """
@@ -14,9 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae import metrics
+from osae.metrics.assignment import needs_loops
 from osae.results.comparison import ChanceLevel
 
-_UNITS = 1024  # units drawn for a level by default, in 1 to 8 draws
+_UNITS = 1024  # total units drawn for a level by default, in 1 to 8 draws
 _WORKERS = 2
 
 Shape = tuple[int, int]
@@ -26,10 +27,16 @@ Task = tuple[Kind, Shape]
 ISOTROPIC: Kind = "isotropic"
 
 
-class ChanceLevels:
-    """The chance level by numbers of units, each computed once; None if no draws are asked for.
+def _turn(shape: Shape) -> tuple[bool, int, int]:
+    """Return the sort key for the order in which the levels of shapes are computed."""
+    return needs_loops(*shape), -shape[0], -shape[1]
 
-    Within a `with` block the levels of the given shapes are computed in other threads, the longest first.
+
+class ChanceLevels:
+    """Chance levels by numbers of units, each computed once; None if no draws are requested.
+
+    Within a `with` block, the levels of the given shapes are computed in other threads: first those that need
+    no compiled loops, which may still be loading, then the slowest.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class ChanceLevels:
         self._dictionaries = [atoms[(atoms != 0).any(1)] for atoms in dictionaries]
         kinds: tuple[Kind, ...] = ("fitted", "isotropic") if kind == "fitted" else (ISOTROPIC,)
         ordered = {(min(shape), max(shape)) for shape in shapes} if draws != 0 else set()
-        tasks: list[Task] = [(one, shape) for shape in sorted(ordered, reverse=True) for one in kinds]
+        tasks: list[Task] = [(one, shape) for shape in sorted(ordered, key=_turn) for one in kinds]
         self._fitting = threading.Lock()
         self._coming: dict[Task, Future[metrics.ChanceLevel]] = {task: Future() for task in tasks}
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
@@ -66,7 +73,7 @@ class ChanceLevels:
                 return
 
     def __call__(self, units_a: int, units_b: int) -> ChanceLevel | None:
-        """Return the level of dictionaries of these sizes, as soon as it is known."""
+        """Return the level of dictionaries of these sizes, waiting for it if necessary."""
         if self.draws == 0:
             return None
         shape = min(units_a, units_b), max(units_a, units_b)

@@ -1,20 +1,21 @@
-"""How consistent SAEs are, whoever trained them: every pair measured, beside its chance level.
+"""Measure how consistent SAEs from any library are: every pair, with chance levels.
 
 Shapes: K, Ka, Kb units, d width.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite, prod
-from typing import Any, Literal, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from osae import metrics, passes
-from osae.devices import single_thread
+from osae.defaults import Chance, Dead, On
+from osae.devices import map_in_threads, single_thread
 from osae.interop import Loaded, SAELike
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
@@ -51,13 +52,11 @@ from osae.studies.subjects import (
 )
 from osae.studies.units import UnitSide, score_units
 
-_STREAM_ENTRIES = 2**27  # active units of all codes that are kept to correlate them: 1 GB
-_NULL_TOLERANCE = 0.01  # how far below the best a matching of unrelated activations may be
+_STREAM_ENTRIES = 2**27  # active units of all codes kept for correlations: 1 GB
+_CELLS = 64  # along each side of the map of all cosines
+_NULL_TOLERANCE = 0.01  # tolerance for the matching of unrelated activations, below the best
 
 Couple = tuple[int, int]
-On = Literal["decoder", "encoder"]
-Dead = Literal["keep", "drop"]
-Chance = Literal["fitted", "isotropic"]
 
 
 def compare(
@@ -73,20 +72,20 @@ def compare(
     orientation: Orientation | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Return how consistent every pair of the SAEs is, and all pairs together.
+    """Return the consistency of every pair of SAEs, and of all pairs together.
 
     Args:
-        subjects: two SAEs or more, one by one or as a list: paths, `SAE`s, loaded files, or decoders as torch
-            tensors or numpy arrays; a run folder means all of its finished SAEs.
-        data: activations, as a path, `Shards` or a matrix (rows, width); they add measures of what units do.
-        prefixes: prefix lengths; None takes powers of two.
+        subjects: two or more SAEs, as separate arguments or as a list: paths, `SAE`s, loaded files, or
+            decoders as torch tensors or numpy arrays; a run folder means all of its finished SAEs.
+        data: activations, as a path, `Shards` or a matrix (rows, width); they add measures of how units fire.
+        prefixes: prefix lengths; None for powers of two.
         absolute: match and measure by the absolute value of the cosine.
         on: compare the rows of the decoder or of the encoder.
         dead: "drop" leaves out units without a direction, and units that never fire on the data, before
             anything is measured; with "keep", a zero row has cosine 0 with every other row.
-        chance: draw chance levels with the mean and covariance of all atoms that are compared ("fitted",
-            with the isotropic level as a second number), or "isotropic" only.
-        chance_draws: pairs of random dictionaries for each chance level; None chooses, 0 leaves them out.
+        chance: draw chance levels with the mean and covariance of all atoms compared ("fitted", with the
+            isotropic level as a second number), or "isotropic" only.
+        chance_draws: pairs of random dictionaries for each chance level; None to choose by size, 0 for none.
         same: least cosine of two units that count as the same; a unit is found again in another SAE if the
             nearest one there is that near, nearer than different units are, and fires with it (see
             `osae.metrics.reproducibility`).
@@ -116,9 +115,19 @@ def _compare(
     _check_prefixes(options.prefixes, rows)
     seen = None if activations is None else _observe(loaded, activations, steps)
     sides = [_side(one, None if seen is None else seen.fired[i], options.dead) for i, one in enumerate(rows)]
-    pairs = _measure_pairs(sides, options, seen, steps)
     saes = tuple(_describe(one, sides[i], seen, i) for i, one in enumerate(loaded))
-    units = _score_units(loaded, saes, sides, pairs, options, seen, steps)
+    lengths = _choose_all_lengths(options.prefixes, sides)
+    shapes = set(_shapes(sides, lengths))
+    chance, threads = _chance_levels(sides, shapes, options), torch.get_num_threads()
+    with single_thread(), chance:
+        prepare_matching(*max(shapes, key=prod))
+        measured = _measure_pairs(sides, lengths, options, seen, steps, threads)
+        maps = {
+            (a, b): metrics.CosineMap(len(sides[a].units), len(sides[b].units), _CELLS) for a, b in lengths
+        }
+        found = [one.pair for one in measured]
+        units = _score_units(loaded, saes, sides, found, options, seen, steps, maps, threads)
+        pairs = tuple(_add_levels(one, sides, chance, maps) for one in measured)  # drawn meanwhile
     return Comparison(
         options=options,
         provenance=describe_run(),
@@ -135,7 +144,7 @@ def _compare(
 
 
 def _check_options(options: ComparisonOptions) -> None:
-    """Raise `ValueError` if an option has no meaning, before anything is read."""
+    """Raise `ValueError` if an option is invalid, before anything is read."""
     for name, known in (("on", get_args(On)), ("dead", get_args(Dead)), ("chance", get_args(Chance))):
         if (given := getattr(options, name)) not in known:
             raise ValueError(f"{name}={given!r}: give {' or '.join(map(repr, known))}.")
@@ -143,7 +152,7 @@ def _check_options(options: ComparisonOptions) -> None:
         raise ValueError(f"same={options.same}: give a cosine from 0 to below 1.")
     draws = options.chance_draws
     if not isinstance(draws, str) and draws < 0:
-        raise ValueError(f"chance_draws={draws}: give 0 for none, or a number of draws.")
+        raise ValueError(f"chance_draws={draws}: give 0 for no chance levels, or a positive number of draws.")
 
 
 def _check_subjects(loaded: Sequence[Loaded], rows: Sequence[Tensor]) -> None:
@@ -160,19 +169,22 @@ def _check_subjects(loaded: Sequence[Loaded], rows: Sequence[Tensor]) -> None:
 
 
 def _check_prefixes(prefixes: Sequence[int] | str, rows: Sequence[Tensor]) -> None:
-    """Raise `ValueError` if no SAE has as many units as a prefix."""
+    """Raise `ValueError` if a prefix is longer than every SAE."""
     longest = max(map(len, rows))
     for length in () if isinstance(prefixes, str) else prefixes:
         if not 1 <= length <= longest:
             raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
 
 
-# --- the units that take part -----------------------------------------------------------------------
+# --- the units that are compared --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The rows of one SAE that take part, and the numbers of their units; `zero` have no direction."""
+    """The rows of one SAE that are compared, and the numbers of their units.
+
+    `zero` rows have no direction.
+    """
 
     rows: Float[Tensor, "n d"]
     units: Int[Tensor, "n"]
@@ -180,7 +192,7 @@ class _Side:
 
 
 def _rows_of(one: Loaded, on: str) -> Float[Tensor, "K d"]:
-    """Return the directions that are compared, one row per unit."""
+    """Return the directions to compare, one row per unit."""
     rows = one.decoder if on == "decoder" else one.encoder
     if rows is None:
         raise ValueError(f"{one.path} has no encoder: compare decoders.")
@@ -194,7 +206,7 @@ def _side(rows: Float[Tensor, "K d"], fired: Bool[Tensor, "K"] | None, dead: str
 
 
 def _select(rows: Float[Tensor, "K d"], fired: Bool[Tensor, "K"] | None, dead: str) -> Bool[Tensor, "K"]:
-    """Return which units take part."""
+    """Return the units to compare."""
     if dead == "keep":
         return torch.ones(len(rows), dtype=torch.bool)
     kept = (rows != 0).any(1) if fired is None else (rows != 0).any(1) & fired
@@ -204,7 +216,7 @@ def _select(rows: Float[Tensor, "K d"], fired: Bool[Tensor, "K"] | None, dead: s
 
 
 def _add_directions(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"]) -> tuple[Tensor, Tensor]:
-    """Return the rows, with zero rows turned to a dimension of their own side: cosine 0 with all others."""
+    """Return the rows with zero rows moved to an extra dimension per side, where their cosines are 0."""
     zero_a, zero_b = ((side == 0).all(1, keepdim=True) for side in (a, b))
     if not bool(zero_a.any() or zero_b.any()):
         return a, b
@@ -215,26 +227,66 @@ def _add_directions(a: Float[Tensor, "Ka d"], b: Float[Tensor, "Kb d"]) -> tuple
 # --- pairs ------------------------------------------------------------------------------------------
 
 
-def _measure_pairs(
-    sides: Sequence[_Side], options: ComparisonOptions, seen: "_Seen | None", steps: Steps
-) -> tuple[PairResult, ...]:
-    couples = list(combinations(range(len(sides)), 2))
-    lengths = {couple: _choose_lengths(options.prefixes, sides, couple) for couple in couples}
-    steps.total += sum(2 + len(chosen) + (seen is not None) for chosen in lengths.values())
-    shapes = set(_shapes(sides, lengths))
-    chance = ChanceLevels(
+Lengths = Mapping[Couple, Sequence[int]]
+Maps = Mapping[Couple, metrics.CosineMap]
+
+
+def _choose_all_lengths(prefixes: Sequence[int] | str, sides: Sequence[_Side]) -> Lengths:
+    """Return the prefix lengths of every pair."""
+    return {couple: _choose_lengths(prefixes, sides, couple) for couple in combinations(range(len(sides)), 2)}
+
+
+def _chance_levels(
+    sides: Sequence[_Side], shapes: Collection[tuple[int, int]], options: ComparisonOptions
+) -> ChanceLevels:
+    return ChanceLevels(
         [side.rows for side in sides],
         shapes,
         kind=options.chance or "isotropic",
         draws=None if options.chance_draws == "auto" else options.chance_draws,
         absolute=options.absolute,
     )
-    with single_thread(), chance:
-        prepare_matching(*max(shapes, key=prod))
-        return tuple(_measure_pair(sides, couple, lengths[couple], chance, seen, steps) for couple in couples)
 
 
-def _shapes(sides: Sequence[_Side], lengths: Mapping[Couple, Sequence[int]]) -> Iterator[tuple[int, int]]:
+class _Measured(NamedTuple):
+    """A pair without its chance levels; `null` is the stability by activations if these are unrelated."""
+
+    pair: PairResult
+    null: float | None
+
+
+def _measure_pairs(
+    sides: Sequence[_Side],
+    lengths: Lengths,
+    options: ComparisonOptions,
+    seen: "_Seen | None",
+    steps: Steps,
+    threads: int,
+) -> list[_Measured]:
+    """Return all pairs, without their chance levels."""
+    steps.total += sum(2 + len(chosen) + (seen is not None) for chosen in lengths.values())
+
+    def measure(couple: Couple) -> _Measured:
+        return _measure_pair(sides, couple, lengths[couple], options, seen, steps)
+
+    return map_in_threads(measure, lengths, threads)
+
+
+def _add_levels(measured: _Measured, sides: Sequence[_Side], chance: ChanceLevels, maps: Maps) -> PairResult:
+    """Return the pair with its map of cosines and its chance levels, waiting until these are drawn."""
+    pair = measured.pair
+    a, b = (len(sides[i].units) for i in (pair.a, pair.b))
+    level = chance(a, b)
+    prefixes = (replace(one, chance=chance(min(one.length, a), min(one.length, b))) for one in pair.prefixes)
+    return replace(
+        pair,
+        chance=level and replace(level, stream_stability=measured.null),
+        prefixes=tuple(prefixes),
+        cosines=_list_cosines(maps[pair.a, pair.b]),
+    )
+
+
+def _shapes(sides: Sequence[_Side], lengths: Lengths) -> Iterator[tuple[int, int]]:
     """Yield the numbers of units that are matched with each other."""
     for couple, chosen in lengths.items():
         a, b = (len(sides[i].units) for i in couple)
@@ -244,7 +296,7 @@ def _shapes(sides: Sequence[_Side], lengths: Mapping[Couple, Sequence[int]]) -> 
 
 
 def _choose_lengths(prefixes: Sequence[int] | str, sides: Sequence[_Side], couple: Couple) -> list[int]:
-    """Return the prefix lengths of a pair: those asked for that an SAE of it reaches, or the usual ones."""
+    """Return the prefix lengths of a pair: the requested ones that one of its SAEs reaches, or defaults."""
     a, b = (len(sides[i].units) for i in couple)
     if isinstance(prefixes, str):  # "auto"
         return list(metrics.default_prefixes(min(a, b)))
@@ -255,32 +307,29 @@ def _measure_pair(
     sides: Sequence[_Side],
     couple: Couple,
     lengths: Sequence[int],
-    chance: ChanceLevels,
+    options: ComparisonOptions,
     seen: "_Seen | None",
     steps: Steps,
-) -> PairResult:
+) -> _Measured:
     left, right = sides[couple[0]], sides[couple[1]]
     a, b = _add_directions(left.rows, right.rows)
-    full = metrics.match_atoms(a, b, absolute=chance.absolute)
+    full = metrics.match_atoms(a, b, absolute=options.absolute)
     steps(f"{couple[0]} and {couple[1]} matched")
     prefixes: list[PrefixResult] = []
     for length in lengths:
-        prefixes.append(_measure_prefix(a, b, length, full, absolute=chance.absolute))
+        prefixes.append(_measure_prefix(a, b, length, full, absolute=options.absolute))
         steps(f"{couple[0]} and {couple[1]}, first {length}")
     stream, null = (None, None) if seen is None else _match_streams(seen, sides, couple)
     if seen is not None:
         steps(f"{couple[0]} and {couple[1]}, activations")
-    view = PairView(a, b, full, stream)
-    level = chance(len(a), len(b))
-    return PairResult(
+    pair = PairResult(
         *couple,
-        chance=level and replace(level, stream_stability=null),
-        prefixes=tuple(  # levels last: they are being drawn meanwhile
-            replace(one, chance=chance(min(one.length, len(a)), min(one.length, len(b)))) for one in prefixes
-        ),
+        chance=None,
+        prefixes=tuple(prefixes),
         matching=_describe_matching(full, left, right),
-        measures=_compute(PAIR_MEASURES, view),
+        measures=_compute(PAIR_MEASURES, PairView(a, b, full, stream)),
     )
+    return _Measured(pair, null)
 
 
 def _measure_prefix(
@@ -294,7 +343,7 @@ def _measure_prefix(
 
 
 def _compute(registry: Mapping[str, Callable[[Any], float | None]], view: Any) -> dict[str, float | None]:
-    """Return every measure of the registry; a number that does not exist is None."""
+    """Return every registered measure; missing numbers are None."""
     return {key: _number(function(view)) for key, function in registry.items()}
 
 
@@ -308,12 +357,17 @@ def _describe_matching(full: metrics.Matching, left: _Side, right: _Side) -> Mat
     return MatchingResult(full.optimal, full.gap, pairs)
 
 
-# --- what the activations show ----------------------------------------------------------------------
+def _list_cosines(cosines: metrics.CosineMap) -> tuple[tuple[float, ...], ...]:
+    rounded = (cosines.largest.double() * 1000).round() / 1000
+    return tuple(tuple(row) for row in rounded.tolist())
+
+
+# --- activations ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What a pass over the activations shows of each SAE: units that fire, reconstruction, codes, shares."""
+    """What a pass over the activations yields for each SAE: firing units, reconstruction, codes, shares."""
 
     fired: list[Bool[Tensor, "K"]]
     reconstructed: list[metrics.ReconstructionResult]
@@ -323,9 +377,9 @@ class _Seen:
 
 @torch.no_grad()
 def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
-    """Return what one pass over the activations shows.
+    """Return the results of one pass over the activations.
 
-    The codes of the first rows are kept, as many as fit into memory, to correlate them.
+    The codes of the first rows, as many as fit into memory, are kept for correlations.
     """
     saes = dict(enumerate(check_runnable(one, data) for one in loaded))
     steps.total += count_batches(data)
@@ -348,9 +402,9 @@ def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
 
 
 def _match_streams(seen: _Seen, sides: Sequence[_Side], couple: Couple) -> tuple[metrics.Matching, float]:
-    """Return the matching by activations, and the stability that is left when one side is shifted.
+    """Return the matching by activations, and the stability that remains when one side is shifted.
 
-    Half way round, samples have nothing to do with each other, while each unit keeps its own statistics.
+    Shifted by half of the rows, samples no longer correspond, while each unit keeps its own statistics.
     """
     a, b = (_select_units(seen.streams[i], sides[i]) for i in couple)
     shifted = metrics.match_streams(a, b.shift(b.samples // 2), tolerance=_NULL_TOLERANCE)
@@ -358,7 +412,7 @@ def _match_streams(seen: _Seen, sides: Sequence[_Side], couple: Couple) -> tuple
 
 
 def _select_units(stream: metrics.Stream, side: _Side) -> metrics.Stream:
-    """Return the stream of the units that take part."""
+    """Return the stream of the units that are compared."""
     if len(side.units) == stream.total:
         return stream
     kept = torch.zeros(stream.total, dtype=torch.bool)
@@ -374,8 +428,10 @@ def _score_units(
     options: ComparisonOptions,
     seen: _Seen | None,
     steps: Steps,
+    maps: Maps,
+    threads: int,
 ) -> UnitTable:
-    """Return every unit with its partners in the other SAEs."""
+    """Return every unit with its matches in the other SAEs."""
     names = labels([sae.path for sae in saes])
     found = []
     for i, (one, side) in enumerate(zip(loaded, sides, strict=True)):
@@ -393,11 +449,13 @@ def _score_units(
             )
         )
     same = SAME if options.same is None else options.same
-    table = score_units(found, pairs, same=same, absolute=options.absolute, steps=steps)
+    table = score_units(
+        found, pairs, same=same, absolute=options.absolute, steps=steps, cosines=maps, threads=threads
+    )
     return table if options.chance_draws != 0 else table.without("reproducibility_chance")
 
 
-# --- what the result says ---------------------------------------------------------------------------
+# --- the result -------------------------------------------------------------------------------------
 
 
 def _describe(one: Loaded, side: _Side, seen: _Seen | None, index: int) -> ComparedSAE:
@@ -436,7 +494,7 @@ def _group_means(saes: Sequence[ComparedSAE], pairs: Sequence[PairResult]) -> tu
 
 
 def _summarise(pairs: Sequence[PairResult], *, recipe: str | None = None) -> Summary:
-    """Return means over the pairs, with intervals that allow for pairs that share an SAE."""
+    """Return means over the pairs, with intervals that account for pairs sharing an SAE."""
     lengths = sorted({prefix.length for pair in pairs for prefix in pair.prefixes})
     return Summary(
         pairs=len(pairs),
@@ -455,6 +513,9 @@ def _summarise_prefix(pairs: Sequence[PairResult], length: int) -> PrefixSummary
 
 
 def _interval(values: Iterable[tuple[PairResult, float | None]]) -> Interval | None:
-    """Return mean, spread and interval over pairs; None without values. A single pair has no spread."""
+    """Return mean, standard deviation and interval over pairs.
+
+    None without values. A single pair has only a mean.
+    """
     known = {(pair.a, pair.b): value for pair, value in values if value is not None}
     return metrics.pair_interval(known) if known else None

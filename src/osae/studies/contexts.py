@@ -1,4 +1,4 @@
-"""Where the units of SAEs fire: contexts, tokens and positions of every unit, from one pass over a harvest.
+"""Collect the contexts, tokens and positions in which every unit fires, in one pass over a harvest.
 
 Shapes: E entries, K units, n contexts, W tokens in a window, v tokens of the vocabulary.
 """
@@ -27,7 +27,7 @@ from osae.data.placing import Placed, PlacedText, place_text
 from osae.data.shards import Shard, Shards
 from osae.files import atomic_write
 from osae.interop import Loaded, SAELike
-from osae.locks import lock
+from osae.locks import clear_lock, lock
 from osae.metrics import ContextCollector, Entries, Window
 from osae.metrics.contexts import BINS, POSITIONS
 from osae.progress import Progress, Steps
@@ -45,7 +45,7 @@ from osae.studies.subjects import (
 )
 from osae.versions import versions
 
-HEAVY = 16  # tokens listed per unit
+HEAVY = 16  # tokens to list per unit
 LENS = 10  # tokens promoted and suppressed
 STATE = "so-far.safetensors"
 COLUMNS = ("tokens", "documents", "positions")
@@ -53,7 +53,7 @@ _LENS_ROWS = 256
 
 
 class Found(NamedTuple):
-    """A folder of contexts, and what it says about itself."""
+    """A folder of contexts, and its metadata."""
 
     folder: Path
     about: Contexts
@@ -74,23 +74,23 @@ def contexts(
     line: str | None = None,
     progress: Progress | None = None,
 ) -> list[Found]:
-    """Collect where each unit fires, write it to a folder for each SAE, and return these.
+    """Collect where each unit fires, and return the folder written for each SAE.
 
-    An interrupted call continues with the same arguments; a finished folder is returned as it is.
+    Call it again with the same arguments to continue after an interruption; finished folders are kept.
 
     Args:
-        subjects: SAEs as paths, `SAE`s or loaded files; a run folder stands for all SAEs that it finished.
-        data: activations that `osae harvest` wrote, with their text.
-        out: folder that gets a folder for each SAE; by default each SAE's own folder gets `contexts/`.
-        top: contexts with the strongest activations to keep of each unit, besides one for each of 8 bins of
-            its activation range.
-        random: contexts drawn at random to keep of each unit.
-        before: tokens to keep before the one that the unit fires on.
-        after: tokens to keep after it.
-        model: the language model for the logit lens; "auto" is the one that the data come from, if it can be
-            opened, "none" leaves the lens out.
-        device: where the language model runs.
-        save_seconds: time between two saves of what an interrupted call continues from.
+        subjects: SAEs as paths, `SAE`s or loaded files; a run folder means all of its finished SAEs.
+        data: activations written by `osae harvest`, with their text.
+        out: folder in which to create a subfolder for each SAE; by default, `contexts/` in each SAE's folder.
+        top: number of strongest contexts to keep for each unit, in addition to one for each of 8 bins of its
+            activation range.
+        random: number of randomly drawn contexts to keep for each unit.
+        before: number of tokens to keep before the one on which the unit fires.
+        after: number of tokens to keep after it.
+        model: the language model for the logit lens; "auto" means the one that the data come from, if it
+            can be opened, "none" omits the lens.
+        device: where to run the language model.
+        save_seconds: time between two saves, from which an interrupted call continues.
         line: the command line, for the provenance.
         progress: called with (done, total, text) after each step.
     """
@@ -117,7 +117,7 @@ def _open(subjects: SAELike | Sequence[SAELike], data: DataLike) -> tuple[list[L
     """Return the SAEs and the activations; raise `ValueError` if the SAEs cannot be run on them."""
     loaded, rows = open_subjects(subjects), open_rows(data)
     if not isinstance(rows, Shards):
-        raise ValueError("activations in memory have no text: give a folder that `osae harvest` wrote.")
+        raise ValueError("activations in memory have no text: give a folder written by `osae harvest`.")
     if not loaded:
         raise ValueError("no SAE was given: give at least one.")
     for one in loaded:
@@ -131,20 +131,24 @@ def _choose_folders(loaded: Sequence[Loaded], out: Path | str | None) -> list[Pa
         return [Path(out) / name.replace("/", "-") for name in labels([one.path for one in loaded])]
     for one in loaded:
         if one.path == IN_MEMORY or not Path(one.path).exists():
-            raise ValueError(f"{one.path} is not on this disk: name a folder for its contexts (--out).")
+            raise ValueError(f"{one.path} is not on this disk: give a folder for its contexts (--out).")
     return [folder_of(Path(one.path)) for one in loaded]
 
 
 def _find_finished(folder: Path, one: Loaded, data: str, options: ContextOptions) -> Contexts | None:
-    """Return what a finished folder says; raise `ValueError` if it is about something else."""
+    """Return the metadata of a finished folder; raise `ValueError` if it belongs to something else.
+
+    A lock left by a process that was killed after writing everything is removed.
+    """
     if not (folder / ABOUT).is_file():
         return None
     found = read_about(folder)
     if (found.sae.sha256, found.activations.sha256, found.options) != (one.sha256, data, options):
         raise ValueError(
-            f"{folder} has contexts of another SAE, other activations or other options: remove it, or name "
-            "another folder (--out)."
+            f"{folder} contains contexts of another SAE, other activations or other options: remove it, or "
+            "give another folder (--out)."
         )
+    clear_lock(folder)
     return found
 
 
@@ -171,7 +175,7 @@ class _Task:
         self.done = 0
 
     def restore(self) -> None:
-        """Continue from what an interrupted call has saved, if it was about the same."""
+        """Continue from the state saved by an interrupted call with the same arguments."""
         path = self.folder / STATE
         if not path.is_file():
             return
@@ -185,7 +189,7 @@ class _Task:
             raise ValueError(f"{path} is damaged ({error}): delete it and start again.") from error
 
     def save(self) -> None:
-        """Save what was collected, to continue from."""
+        """Save the current state, to continue from."""
         with atomic_write(self.folder / STATE) as path:
             save_file(self.found.state(), path, {"plan": self.plan, "done": str(self.done)})
 
@@ -210,7 +214,7 @@ def _collect(
 def _pass_over(
     tasks: Sequence[_Task], rows: Shards, text: PlacedText, save_seconds: float, progress: Progress | None
 ) -> None:
-    """Add every shard to the tasks that do not have it yet."""
+    """Add every shard to the tasks that have not processed it yet."""
     steps, saved = Steps(progress, len(rows.shards)), time.monotonic()
     first = 0
     for number, shard in enumerate(rows.shards):
@@ -228,7 +232,7 @@ def _pass_over(
 
 
 def _add_shard(tasks: Sequence[_Task], rows: Shards, shard: Shard, first: int, text: PlacedText) -> None:
-    """Add a shard, which holds whole contexts."""
+    """Add a shard, which contains complete contexts."""
     tokens, documents, positions = (column.numpy() for column in rows.columns(shard, COLUMNS))
     placed = text.place(documents, positions)
     parts: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = [[] for _ in tasks]
@@ -282,7 +286,7 @@ def _finish(task: _Task, rows: Shards, text: PlacedText, language: "_Language") 
 
 
 def _lay_out(found: ContextCollector, text: PlacedText) -> dict[str, np.ndarray]:
-    """Return what was collected as the arrays of the folder."""
+    """Return the collected data as the arrays of the folder."""
     shelves = (found.top, found.range, found.drawn)
     slots, values = (np.concatenate([shelf[part] for shelf in shelves], axis=1) for part in (0, 1))
     activations = np.concatenate([shelf.windows for shelf in shelves], axis=1)
@@ -312,7 +316,7 @@ def _lay_out(found: ContextCollector, text: PlacedText) -> dict[str, np.ndarray]
 def _count_rows(
     rows: Shards, text: PlacedText, *, least: int
 ) -> tuple[Int[np.ndarray, "v"], Int[np.ndarray, "parts"]]:
-    """Return how many rows there are of each token, at `least` that many, and in each part of a context."""
+    """Return how often each token occurs, for at `least` that many tokens, and in each part of a context."""
     highest = max(int(text.contexts.ids.max()) + 1, least)
     counts, positions = np.zeros(highest, np.int64), np.zeros(POSITIONS, np.int64)
     for shard in rows.shards:
@@ -329,7 +333,7 @@ def _count_rows(
 
 @dataclass(frozen=True, eq=False)
 class _Language:
-    """The tokenizer of the activations' model and, for the logit lens, the model: as far as they open."""
+    """The tokenizer of the activations' model and, for the logit lens, the model, if they can be opened."""
 
     spec: Harvest
     lm: LanguageModel | None
@@ -338,7 +342,7 @@ class _Language:
 
     @staticmethod
     def open(spec: Harvest, model: str, device: str) -> "_Language":
-        """Open the model, or if it cannot be opened or is not wanted, its tokenizer alone."""
+        """Open the model or, if it is unavailable or not wanted, only its tokenizer."""
         notes: list[str] = []
         if model != "none":
             try:
@@ -358,11 +362,11 @@ class _Language:
         return LensInfo(self.spec.model, "" if self.lm is None else self.lm.revision)
 
     def texts(self, ids: Int[np.ndarray, "v"]) -> tuple[Mapping[int, str], Sequence[str]]:
-        """Return the text of each token, and notes; without a tokenizer there are no texts."""
+        """Return the text of each token, and notes; without a tokenizer, there are no texts."""
         return ({} if self.tokenizer is None else token_texts(self.tokenizer, ids.tolist())), self.notes
 
     def read(self, decoder: Float[Tensor, "K d"]) -> tuple[dict[str, np.ndarray], Sequence[str]]:
-        """Return the tokens that each atom promotes and suppresses, and notes; nothing without a model."""
+        """Return the tokens that each atom promotes and suppresses, and notes; empty without a model."""
         if self.lm is None:
             return {}, ()
         try:
@@ -374,7 +378,7 @@ class _Language:
 
 
 def _read_lens(lm: LanguageModel, decoder: Float[Tensor, "K d"]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield, for a few atoms at a time, the tokens at both ends of the logits, and these."""
+    """Yield, for a few atoms at a time, the tokens with the largest and smallest logits, and the logits."""
     for some in decoder.split(_LENS_ROWS):
         logits = lm.logit_directions(some)
         count = min(LENS, logits.shape[1])

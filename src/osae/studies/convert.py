@@ -1,4 +1,4 @@
-"""An SAE in the files of another library."""
+"""Convert an SAE to the format of another library."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ def convert(
     layer: int | None = None,
     orientation: Orientation | None = None,
 ) -> interop.Loaded:
-    """Write the SAE to the folder `out`, in the files of the library `to`, and return what was read.
+    """Write the SAE to the folder `out` in the format of the library `to`, and return the loaded SAE.
 
-    Raise `ValueError` if anything would be lost. What the file says about the model is kept; `model` and
-    `layer`, the block whose output the activations are, override it.
+    Raise `ValueError` if anything would be lost. Metadata about the model is kept; `model` and `layer`, the
+    block whose output the SAE reads, override it.
     """
     loaded = open_subject(subject, orientation)
     interop.convert(loaded, out, to=to, model=model, layer=layer)

@@ -1,4 +1,4 @@
-"""How well SAEs reconstruct activations they were not trained on, and what a language model loses by it.
+"""Measure how well SAEs reconstruct held-out activations, and what that costs a language model.
 
 Shapes: K units, d width.
 """
@@ -38,7 +38,7 @@ from osae.studies.subjects import (
     subject_fields,
 )
 
-TOKENS = 20_000  # predictions that the cross-entropy is the mean of
+TOKENS = 20_000  # predictions to average the cross-entropy over
 
 
 def evaluate(
@@ -55,14 +55,14 @@ def evaluate(
     """Return how well each SAE reconstructs all rows of the data.
 
     Args:
-        subjects: SAEs as paths, `SAE`s or loaded files; a run folder stands for all SAEs that it finished.
+        subjects: SAEs as paths, `SAE`s or loaded files; a run folder means all of its finished SAEs.
         data: held-out activations, as a path, `Shards` or a matrix (rows, width).
         prefixes: prefix lengths in addition to 1, 2, 4, ..., K.
-        model: the language model that the SAEs are spliced into for the cross-entropy. "auto" is the model
-            that the data come from, if it can be opened; "none" leaves the cross-entropy out.
+        model: the language model that the SAEs are spliced into for the cross-entropy. "auto" means the
+            model that the data come from, if it can be opened; "none" omits the cross-entropy.
         text: files for the cross-entropy, instead of the contexts that the data come from.
         tokens: number of predictions for the cross-entropy.
-        device: where the language model runs.
+        device: where to run the language model.
         progress: called with (done, total, text) after each step.
     """
     _check_options(model, text, tokens)
@@ -95,17 +95,17 @@ def evaluate(
 
 
 def _check_options(model: str, text: Sequence[str], tokens: int) -> None:
-    """Raise `ValueError` if an option has no meaning, before anything is read."""
+    """Raise `ValueError` if an option is invalid, before anything is read."""
     if tokens < 1:
         raise ValueError(f"tokens={tokens}: give at least 1, or model='none' for no cross-entropy.")
     if text and model == "none":
         raise ValueError(
-            "text is for the cross-entropy, which model 'none' leaves out: leave out one of them."
+            "text applies to the cross-entropy, which model='none' skips: remove one of the two."
         )
 
 
 def _choose_lengths(prefixes: Sequence[int], loaded: Sequence[Loaded], one: Loaded) -> list[int]:
-    """Return the powers of two, K, and of the lengths asked for those that the SAE reaches."""
+    """Return the powers of two, K, and the requested lengths that do not exceed K."""
     longest = max(each.units for each in loaded)
     for length in prefixes:
         if not 1 <= length <= longest:
@@ -115,7 +115,7 @@ def _choose_lengths(prefixes: Sequence[int], loaded: Sequence[Loaded], one: Load
 
 
 class _Sums(NamedTuple):
-    """What is summed over the batches for one SAE."""
+    """The sums over batches for one SAE."""
 
     whole: metrics.Reconstruction
     curve: metrics.PrefixCurve
@@ -171,17 +171,15 @@ def _remarks(
     said = []
     for one, sae in zip(loaded, found, strict=True):
         if _trained_on(one) == digest:
-            said.append(f"{one.path} was trained on these same activations: they are not held out.")
+            said.append(f"{one.path} was trained on these activations: they are not held out.")
         if (sae.measures["explained_variance"] or 0) < 0:
             said.append(explain_misfit(one.path, one.notes))
     if losses is not None and not losses.zero > losses.clean:
-        said.append(
-            "Zeros do not raise the model's cross-entropy: the share recovered is not meaningful here."
-        )
+        said.append("Zeros do not raise the model's cross-entropy: the share recovered is not meaningful.")
     return said
 
 
 def _trained_on(one: Loaded) -> str | None:
-    """Return the digest of the activations that the SAE says it was trained on."""
+    """Return the digest of the activations on which the SAE was trained, according to its file."""
     source = own_provenance(one).get("source")
     return source.get("sha256") if isinstance(source, dict) else None

@@ -1,12 +1,11 @@
-"""A canonical order for the units of any SAE, from what they do on activations."""
+"""Put the units of any SAE in a canonical order, based on activations."""
 
 import torch
 
 from osae import metrics, passes
 from osae.interop import SAELike
-from osae.passes import ORDERS, By
 from osae.progress import Progress, Steps
-from osae.results.ordering import Ordering
+from osae.results.ordering import By, Ordering
 from osae.results.subject import SourceInfo
 from osae.studies.subjects import (
     BATCH,
@@ -23,14 +22,13 @@ from osae.studies.subjects import (
 
 
 def order(subject: SAELike, data: DataLike, *, by: By = "gain", progress: Progress | None = None) -> Ordering:
-    """Return the SAE with its units in the order that its activations give, in the result's `sae`.
+    """Return a result whose `sae` has its units in a canonical order, based on activations.
 
-    "gain": next comes the unit that lowers the error most after those before it; "energy": what each unit
-    explains on its own; "frequency": how often it fires. Ties keep the order they have. The SAE computes what
-    it did before; save it with the result's `save`.
+    "gain": the next unit is the one that lowers the error most given those before it; "energy": how much each
+    unit explains on its own; "frequency": how often it fires. Ties keep their order. The function computed by
+    the SAE does not change; save it with the result's `save`.
     """
-    if by not in ORDERS:
-        raise ValueError(f"by={by!r}: give one of {', '.join(ORDERS)}.")
+    passes.check_order(by)
     source, rows = open_subject(subject), open_rows(data)
     sae = check_runnable(source, rows)
     steps = Steps(progress, count_batches(rows))

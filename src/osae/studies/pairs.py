@@ -1,9 +1,9 @@
-"""The measures of a pair of SAEs and of their prefixes: one function each, by its key in `osae.measures`.
+"""The measures of a pair of SAEs and of their prefixes: one function per key in `osae.measures`.
 
 Shapes: Ka, Kb units, d width, n matched pairs.
 
 To add a measure, add an entry to the table in `osae.measures` and a function here. Tables, files, pages and
-the documentation follow.
+the documentation include it automatically.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from osae.measures import ABOVE
 
 @dataclass(frozen=True, eq=False)
 class PairView:
-    """Two SAEs side by side: the rows that are compared, and the best matchings of their units.
+    """A pair of SAEs: the rows to compare, and the best matchings of their units.
 
     `matching` is by the cosine of the rows, `stream` by the correlation of the units' activations; it is None
     without activations.
@@ -48,7 +48,7 @@ PREFIX_MEASURES: dict[str, PrefixMeasure] = {}
 
 
 def pair_measure(key: str) -> Callable[[PairMeasure], PairMeasure]:
-    """Register a function as the measure of that key of every pair."""
+    """Register a function as the measure with this key, for every pair."""
 
     def register(function: PairMeasure) -> PairMeasure:
         assert key not in PAIR_MEASURES, f"two functions compute {key}"
@@ -59,7 +59,7 @@ def pair_measure(key: str) -> Callable[[PairMeasure], PairMeasure]:
 
 
 def prefix_measure(key: str) -> Callable[[PrefixMeasure], PrefixMeasure]:
-    """Register a function as the measure of that key of every prefix of a pair."""
+    """Register a function as the measure with this key, for every prefix of a pair."""
 
     def register(function: PrefixMeasure) -> PrefixMeasure:
         assert key not in PREFIX_MEASURES, f"two functions compute {key} of a prefix"
@@ -80,7 +80,7 @@ def stability(pair: PairView) -> float:
 
 @pair_measure("orderedness")
 def orderedness(pair: PairView) -> float:
-    """Return the Spearman correlation of the matched units' places."""
+    """Return the Spearman correlation of the matched units' positions."""
     return metrics.rank_correlation(pair.matching.left, pair.matching.right)
 
 
@@ -105,7 +105,7 @@ def stream_stability(pair: PairView) -> float | None:
 
 @pair_measure("stream_orderedness")
 def stream_orderedness(pair: PairView) -> float | None:
-    """Return the Spearman correlation of the places of units matched by their activations."""
+    """Return the Spearman correlation of the positions of units matched by their activations."""
     return None if pair.stream is None else metrics.rank_correlation(pair.stream.left, pair.stream.right)
 
 
@@ -120,7 +120,7 @@ def prefix_stability(prefix: PrefixView) -> float:
 
 @prefix_measure("orderedness")
 def prefix_orderedness(prefix: PrefixView) -> float:
-    """Return the Spearman correlation of the places of the prefix's units, matched among themselves."""
+    """Return the Spearman correlation of the positions of the prefix's units, matched among themselves."""
     return metrics.rank_correlation(prefix.matching.left, prefix.matching.right)
 
 
@@ -132,5 +132,5 @@ def stability_of_full(prefix: PrefixView) -> float | None:
 
 @prefix_measure("orderedness_of_full")
 def orderedness_of_full(prefix: PrefixView) -> float | None:
-    """Return the Spearman correlation of their places in the matching of all, averaged over both sides."""
+    """Return the Spearman correlation of their positions in the matching of all, averaged over both sides."""
     return metrics.measure_within_prefix(prefix.full, prefix.length)[1]

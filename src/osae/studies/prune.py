@@ -1,4 +1,4 @@
-"""An SAE of only the units that other training runs find too, in canonical order."""
+"""Prune an SAE to the units that other training runs also find, in canonical order."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,18 +54,18 @@ def prune(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Pruning:
-    """Return the SAE with only the units that are found again, in canonical order, in the result's `sae`.
+    """Return a result whose `sae` has only the units that are found again, in canonical order.
 
     A unit is kept if it is found again in more than the share `least` of the other SAEs.
 
     Args:
         subject: the SAE, as a path, an `SAE` or a loaded file.
-        data: activations that give the order and what is lost, as a path, `Shards` or a matrix.
-        others: SAEs to find units in. Without them and without `scores`, an SAE of a run is compared with
-            the others of its recipe in the same run.
-        scores: a comparison that the SAE took part in (of `osae compare` or `osae trust`), or its JSON file.
-        keep: what to keep.
-        least: share of the other SAEs that a unit must be found again in more than.
+        data: activations for ordering the units and measuring the loss, as a path, `Shards` or a matrix.
+        others: SAEs in which to look for the units. Without `others` and `scores`, an SAE of a run is
+            compared with the other SAEs of its recipe in the same run.
+        scores: a comparison that includes the SAE (from `osae compare` or `osae trust`), or its JSON file.
+        keep: which units to keep.
+        least: keep units that are found again in more than this share of the other SAEs.
         model, tokens, device: for the cross-entropy, as in `evaluate`.
         progress: called with (done, total, text) after each step.
     """
@@ -101,43 +101,50 @@ def _find_scores(
     scores: Path | str | Comparison | None,
     progress: Progress | None,
 ) -> SAEUnits:
-    """Return the scores of the SAE's units: from a comparison at hand, or from one made now."""
+    """Return the scores of the SAE's units, from the given comparison or a new one."""
     if scores is not None:
         if others:
-            raise ValueError("scores come from a comparison at hand, or from others: give only one.")
+            raise ValueError("scores and others are mutually exclusive: give only one of them.")
         return _look_up(source, scores)
-    chosen = open_subjects(others) if others else _siblings(source)
+    chosen = open_subjects(others) if others else find_siblings(source)
     result = compare([source, *chosen], data=rows, prefixes=[], chance_draws=0, progress=progress)
     assert result.units is not None
     return result.units.saes[0]
 
 
-def _siblings(source: Loaded) -> list[Loaded]:
+def find_siblings(source: Loaded) -> list[Loaded]:
     """Return the other SAEs of the same recipe in the same run."""
     folder = Path(source.path)
     recipe = own_provenance(source).get("recipe")
     if recipe is None or not (folder.parent / "run.json").is_file():
         raise ValueError(
-            f"{source.path} is not part of a run, so there is nothing to find its units in: name other SAEs, "
+            f"{source.path} is not part of a run, so there are no SAEs to compare it with: give other SAEs, "
             "or the scores of a comparison."
         )
     found = [one for one in open_subjects(folder.parent) if one.sha256 != source.sha256]
     same = [one for one in found if own_provenance(one).get("recipe") == recipe]
     if not same:
-        raise ValueError(f"{folder.parent} has no other SAE of the recipe of {folder.name}: name other SAEs.")
+        raise ValueError(
+            f"{folder.parent} contains no other SAE with the recipe of {folder.name}: give other SAEs."
+        )
     return same
 
 
 def _look_up(source: Loaded, scores: Path | str | Comparison) -> SAEUnits:
-    """Return the scores of the SAE's units in a comparison that it took part in."""
+    """Return the scores of the SAE's units in a comparison that includes it."""
     result = scores if isinstance(scores, Comparison) else read(scores)
     where = "the comparison" if isinstance(scores, Comparison) else str(scores)
     if not isinstance(result, Comparison) or result.units is None:
-        raise ValueError(f"{where} has no scores of units: make it with `osae compare` or `osae trust`.")
+        raise ValueError(
+            f"{where} contains no scores of units: create it with `osae compare` or `osae trust`."
+        )
     for place, sae in enumerate(result.saes):
         if sae.sha256 == source.sha256:
             return result.units.saes[place]
-    raise ValueError(f"{where} does not have {source.path}: none of its SAEs has the digest of its weights.")
+    raise ValueError(
+        f"{where} does not include {source.path}: none of its SAEs has the same digest. Compare this SAE "
+        "first."
+    )
 
 
 def _choose(found: SAEUnits, least: float) -> Int[Tensor, "n"]:
@@ -153,7 +160,7 @@ def _choose(found: SAEUnits, least: float) -> Int[Tensor, "n"]:
 
 
 def _select(sae: SAE, kept: Int[Tensor, "n"]) -> SAE:
-    """Return the SAE of these units alone; it selects at most as many as there are."""
+    """Return the SAE with these units only; k is at most their number."""
     sparsifier = sae.config.sparsifier
     if isinstance(sparsifier, TopK | BatchTopK) and sparsifier.k > len(kept):
         sparsifier = replace(sparsifier, k=len(kept))
@@ -184,4 +191,8 @@ def _remaining(found: EvaluatedSAE) -> Remaining:
 
 def _notes(before: SAE, after: SAE) -> tuple[str, ...]:
     was, now = before.config.sparsifier, after.config.sparsifier
-    return () if was == now else (f"Fewer units are left than used to fire at a time: {now}, was {was}.",)
+    return (
+        ()
+        if was == now
+        else (f"Fewer units are left than used to fire per sample: now {now}, before {was}.",)
+    )

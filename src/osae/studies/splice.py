@@ -1,4 +1,4 @@
-"""A language model with SAEs spliced in: what it loses where reconstructions take the place of activations.
+"""Splice SAEs into a language model, and measure the cost of replacing activations with reconstructions.
 
 Shapes: n contexts, t tokens in each, T tokens in all, d width.
 """
@@ -19,31 +19,32 @@ from torch import Tensor
 from osae.config import from_json, to_json
 from osae.data.harvest import CONTEXTS, Contexts, Harvest, batch_contexts, build_contexts, open_model
 from osae.data.lm import LanguageModel, Splice
+from osae.data.shards import Shards
 from osae.data.text import TextFiles
 from osae.model import SAE
 from osae.progress import Steps
 from osae.results.evaluation import CrossEntropy, ModelInfo, SplicedCrossEntropy
 from osae.studies.subjects import BATCH, Data
 
-_LOGITS = 2**26  # numbers that the model puts out at once (256 MB)
+_LOGITS = 2**26  # logits that the model computes at once (256 MB)
 
 
 class Losses(NamedTuple):
-    """Mean cross-entropies: of the model as it is, with zeros spliced in, and with each SAE."""
+    """Mean cross-entropies of the unmodified model, with zeros spliced in, and with each SAE."""
 
     clean: float
     zero: float
     spliced: list[float]
 
     def describe_splice(self, place: int) -> SplicedCrossEntropy:
-        """Return the loss with one of the SAEs, and the share that it recovers."""
+        """Return the loss with one of the SAEs, and the share recovered."""
         spliced, lost = self.spliced[place], self.zero - self.clean
         recovered = (self.zero - spliced) / lost if lost != 0 else float("nan")
         return SplicedCrossEntropy(_number(spliced), _number(recovered))
 
 
 class Batch(NamedTuple):
-    """Contexts of similar length, padded on the right, and which predictions are counted."""
+    """Contexts of similar length, padded on the right, and which predictions count."""
 
     ids: Int[Tensor, "n t"]
     counted: Bool[Tensor, "n t-1"]
@@ -51,7 +52,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Language:
-    """A model, opened where the activations were taken, and the batches that it reads."""
+    """A model, hooked where the activations were taken, and the batches that it reads."""
 
     lm: LanguageModel
     spec: Harvest
@@ -60,11 +61,11 @@ class Language:
 
     @property
     def tokens(self) -> int:
-        """Return the number of predictions that are counted."""
+        """Return the number of predictions that count."""
         return sum(int(batch.counted.sum()) for batch in self.batches)
 
     def describe(self, losses: Losses) -> CrossEntropy:
-        """Return what was read and the losses without any SAE."""
+        """Return the model and text used, and the losses without any SAE."""
         spec = self.spec
         return CrossEntropy(
             model=ModelInfo(spec.model, self.lm.revision, spec.layer, spec.module),
@@ -80,7 +81,7 @@ class Language:
 def open_language(
     data: Data, model: str, text: Sequence[str], tokens: int, device: str
 ) -> tuple[Language | None, list[str]]:
-    """Return the model with its contexts, if any, and a note if the one chosen by "auto" cannot be used."""
+    """Return the model with its contexts, if any, and a note if the model chosen by "auto" cannot be used."""
     if model == "none":
         return None, []
     try:
@@ -100,7 +101,8 @@ def _open_language(data: Data, model: str, text: Sequence[str], tokens: int, dev
         built = build_contexts(spec, lm)
         pieces = _split(built.ids, _first_starts(built.starts, spec.skip, tokens), spec.skip)
     else:
-        pieces = _read_contexts(data.path / CONTEXTS, spec.skip, tokens)
+        assert isinstance(data, Shards)  # or it would have no manifest
+        pieces = _read_contexts(data.bring(data.folder / CONTEXTS), spec.skip, tokens)
     if not pieces:
         raise ValueError(f"no context has a token to predict after the first {spec.skip}: give longer text.")
     _check_fit(lm, pieces, data)
@@ -109,11 +111,11 @@ def _open_language(data: Data, model: str, text: Sequence[str], tokens: int, dev
 
 
 def harvest_of(data: Data, model: str) -> Harvest:
-    """Return what the activations were harvested with, with the model replaced by the one asked for."""
+    """Return the settings of the harvest, with the model replaced by the requested one."""
     if "harvest" not in data.manifest:
         raise ValueError(
-            f"{data.path} does not name the model that its activations are from: give a folder that "
-            "`osae harvest` wrote."
+            f"{data.path} does not name the model that produced its activations: give a folder written by "
+            "`osae harvest`."
         )
     spec = from_json(data.manifest["harvest"])
     if not isinstance(spec, Harvest):
@@ -140,7 +142,7 @@ def _read_contexts(path: Path, skip: int, tokens: int) -> list[Int[np.ndarray, "
 
 
 def _first_starts(starts: Int[np.ndarray, "starts"], skip: int, tokens: int) -> Int[np.ndarray, "first"]:
-    """Return where the first contexts begin, as many as have `tokens` tokens to predict."""
+    """Return where the first contexts start, enough of them for `tokens` tokens to predict."""
     predicted = np.maximum(np.diff(starts) - 1 - skip, 0).cumsum()
     return starts[: np.searchsorted(predicted, tokens) + 2]
 
@@ -155,7 +157,7 @@ def _batch(pieces: Sequence[np.ndarray], skip: int, most: int) -> list[Batch]:
     """Return the contexts in batches of at most that many tokens, and the predictions that count."""
     lengths = np.array([len(piece) for piece in pieces])
     starts = np.concatenate([[0], lengths.cumsum()])
-    nothing = np.zeros(len(pieces), dtype=np.int64)  # from no document
+    nothing = np.zeros(len(pieces), dtype=np.int64)  # no document
     contexts = Contexts(np.concatenate(pieces), starts, nothing, nothing, np.array([0, len(pieces)]))
     batches = []
     for ids, group in batch_contexts(contexts, 0, most):
@@ -166,23 +168,23 @@ def _batch(pieces: Sequence[np.ndarray], skip: int, most: int) -> list[Batch]:
 
 
 def _check_fit(lm: LanguageModel, pieces: Sequence[np.ndarray], data: Data) -> None:
-    """Raise `ValueError` if the model cannot read the contexts, or gives activations of another width."""
+    """Raise `ValueError` if the model cannot read the contexts, or has activations of another width."""
     highest = max(int(ids.max()) for ids in pieces)
     if highest >= lm.vocabulary:
         raise ValueError(
-            f"{lm.name} knows {lm.vocabulary} tokens, and the contexts hold token {highest}: give the model "
-            "that the activations are from, or text files."
+            f"{lm.name} knows {lm.vocabulary} tokens, but the contexts contain token {highest}: give the "
+            "model that produced the activations, or text files."
         )
     width = lm.activations(torch.from_numpy(pieces[0][None]).long()).shape[-1]
     if width != data.width:
         raise ValueError(
-            f"{lm.name} has width {width} there, and {data.path} has {data.width}: give the model that the "
-            "activations are from."
+            f"{lm.name} has width {width} at this layer, but {data.path} has width {data.width}: give the "
+            "model that produced the activations."
         )
 
 
 def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> Losses:
-    """Return the mean losses over all predictions made at positions where something is spliced in."""
+    """Return the mean losses over all predictions at positions where something is spliced in."""
     splices: list[Splice | None] = [None, torch.zeros_like, *map(_splice, saes)]
     totals = [0.0] * len(splices)
     for batch in language.batches:
@@ -195,7 +197,7 @@ def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> Loss
 
 
 def _splice(sae: SAE) -> Splice:
-    """Return the function that replaces activations by their reconstruction, a batch at a time."""
+    """Return the function that replaces activations with their reconstruction, a batch at a time."""
 
     def reconstruct(hidden: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
         parts = [sae(rows).reconstruction for rows in hidden.flatten(0, 1).split(BATCH)]

@@ -27,9 +27,9 @@ LISTED = 20  # units listed as the most novel
 
 
 def stitch(small: SAELike, large: SAELike, data: DataLike, *, progress: Progress | None = None) -> Stitching:
-    """Return which units of the large SAE are new to the small one, repeat it, or never fire.
+    """Return which units of the large SAE are new to the small one, duplicate it, or never fire.
 
-    Each unit is added to the small SAE alone, and the change of the squared error is the mean over all
+    Each unit is added to the small SAE separately, and the change of the squared error is averaged over all
     samples.
     """
     inner, outer, rows = open_subject(small), open_subject(large), open_rows(data)

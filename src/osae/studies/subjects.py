@@ -1,4 +1,4 @@
-"""What studies take: SAEs and activations, from files or from memory.
+"""The inputs of studies: SAEs and activations, from files or from memory.
 
 Shapes: K units, N rows, d width.
 
@@ -17,19 +17,20 @@ from torch import Tensor
 
 from osae.arrays import IN_MEMORY, Array, as_matrix, digest_tensors
 from osae.data.shards import Shards, is_shards
-from osae.interop import Loaded, SAELike, bare, load, own
+from osae.interop import Loaded, SAELike, bare, hub, load, own, stored
 from osae.interop.ancestry import own_words
 from osae.interop.bare import Orientation
 from osae.model import SAE
 from osae.results.base import Activations, Provenance
 from osae.results.subject import SubjectInfo
+from osae.stores import is_remote
 from osae.versions import versions
 
-BATCH = 1024  # activations encoded at once: the pre-activations of 65,536 units then take 256 MB
+BATCH = 1024  # rows to encode at once: the pre-activations of 65,536 units then take 256 MB
 
 
 class RowsInMemory:
-    """Activations that were handed over as a matrix; read like `Shards`."""
+    """Activations passed as a matrix, with the interface of `Shards`."""
 
     def __init__(self, rows: Float[Tensor, "N d"]):
         self.path, self.manifest, self._rows = Path(IN_MEMORY), {}, rows
@@ -51,7 +52,7 @@ class RowsInMemory:
             yield rows.detach().cpu().float()
 
     def provenance(self) -> dict[str, Any]:
-        """Return which activations these are."""
+        """Return a description of the activations."""
         about = {"path": IN_MEMORY, "rows": self.rows, "width": self.width, "dtype": self.dtype}
         return about | {"sha256": digest_tensors({"activations": self._rows})}
 
@@ -61,10 +62,10 @@ DataLike = Path | str | Shards | RowsInMemory | Array
 
 
 def open_subject(thing: SAELike, orientation: Orientation | None = None) -> Loaded:
-    """Return the SAE that a path, an object or a matrix stands for, on the CPU: whatever `osae.load` takes.
+    """Return the SAE at a path, or given as an object or matrix, on the CPU, as `osae.load` does.
 
-    `orientation` says whether the atoms of a bare decoder are its rows or its columns. In memory they are
-    rows unless it says otherwise; in a file they are found by their norms or by the longer side.
+    `orientation` says whether the atoms of a bare decoder are its rows or its columns. In memory, they are
+    rows by default; in a file, they are inferred from the norms or from the shape.
     """
     found = _open_subject(thing, orientation)
     _check_orientation([found], orientation)
@@ -72,7 +73,7 @@ def open_subject(thing: SAELike, orientation: Orientation | None = None) -> Load
 
 
 def _check_orientation(found: Sequence[Loaded], orientation: Orientation | None) -> None:
-    """Raise `ValueError` if an orientation is given and there is no bare decoder that it could apply to."""
+    """Raise `ValueError` if an orientation is given without a bare decoder to apply it to."""
     if orientation is not None and all(one.format != bare.NAME for one in found):
         raise ValueError(f"orientation={orientation!r} applies to bare decoders only: leave it out.")
 
@@ -89,7 +90,7 @@ def _open_subject(thing: SAELike, orientation: Orientation | None) -> Loaded:
 def open_subjects(
     things: SAELike | Sequence[SAELike], orientation: Orientation | None = None
 ) -> list[Loaded]:
-    """Return the SAEs of one thing or of several; a run folder stands for all SAEs that it finished."""
+    """Return the SAEs of one or several inputs; a run folder means all of its finished SAEs."""
     several = [things] if isinstance(things, SAELike) else things
     if not isinstance(several, Iterable):
         raise ValueError(f"expected one SAE or several, got {type(things).__name__}.")
@@ -99,16 +100,19 @@ def open_subjects(
 
 
 def _expand_run(thing: SAELike) -> Sequence[SAELike]:
-    if not isinstance(thing, str | Path) or not own.is_run(Path(thing)):
+    on_hub = isinstance(thing, str) and thing.startswith(hub.PREFIX)
+    if not isinstance(thing, str | Path) or on_hub:
         return [thing]
     try:
-        return own.saes_of_run(Path(thing))
+        if isinstance(thing, str) and is_remote(thing):
+            return stored.list_saes_of_run(thing)
+        return own.saes_of_run(Path(thing)) if own.is_run(Path(thing)) else [thing]
     except ValueError as error:
         raise ValueError(f"{thing}: {error}") from error
 
 
 def open_rows(thing: DataLike) -> Data:
-    """Return the activations that a path or a matrix stands for."""
+    """Return the activations at a path, or given as a matrix."""
     if isinstance(thing, Shards | RowsInMemory):
         return thing
     if isinstance(thing, Array):
@@ -126,7 +130,7 @@ def check_runnable(one: Loaded, rows: Data) -> SAE:
     sae = one.require_sae()
     if sae.config.width != rows.width:
         raise ValueError(
-            f"{one.path} has width {sae.config.width}, and {rows.path} has {rows.width}: give the "
+            f"{one.path} has width {sae.config.width}, but {rows.path} has width {rows.width}: give the "
             "activations that it was trained on."
         )
     return sae
@@ -137,11 +141,11 @@ def count_batches(rows: Data) -> int:
     return -(-rows.rows // BATCH)
 
 
-# --- what results say about them --------------------------------------------------------------------
+# --- descriptions for results -----------------------------------------------------------------------
 
 
 def subject_fields(one: Loaded) -> dict[str, Any]:
-    """Return the fields of `SubjectInfo`, also for types that add to them."""
+    """Return the fields of `SubjectInfo`, including for types that extend it."""
     return {
         "path": one.path,
         "format": one.format,
@@ -156,20 +160,20 @@ def subject_fields(one: Loaded) -> dict[str, Any]:
 
 
 def describe_subject(one: Loaded) -> SubjectInfo:
-    """Return which SAE this is."""
+    """Return a description of the SAE."""
     return SubjectInfo(**subject_fields(one))
 
 
 def describe_rows(rows: Data) -> Activations:
-    """Return which activations these are."""
+    """Return a description of the activations."""
     return Activations(**rows.provenance())
 
 
 def own_provenance(one: Loaded) -> Mapping[str, Any]:
-    """Return what the SAE's own file says about where it comes from; empty if it says nothing."""
+    """Return the provenance recorded in the SAE's own file; empty if there is none."""
     return own_words(one.format, one.metadata)
 
 
 def describe_run() -> Provenance:
-    """Return where the numbers of a study come from."""
+    """Return the provenance of a study's numbers."""
     return Provenance(versions=versions())

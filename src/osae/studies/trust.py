@@ -1,11 +1,11 @@
-"""Which units of an SAE other training runs find too: twins are trained, and every unit is looked up in them.
+"""Train twins of an SAE, and find out which of its units they also learn.
 
-A twin has the SAE's own recipe, or that of a TopK SAE of the same sizes if the recipe is not known, another
-seed, and data of its own: rows of documents that no other twin sees. A last part of the data is kept for
-measuring.
+A twin has the same recipe as the SAE (or, if the recipe is unknown, that of a TopK SAE of the same size), a
+different seed, and its own data: rows of documents that no other twin sees. The last part of the data is set
+aside for measuring.
 
     OUT/data/0, 1, ...     the part of each twin; the last one is for measuring
-    OUT/twin1, twin2, ...  a run each, which is resumed if it was interrupted
+    OUT/twin1, twin2, ...  one run per twin, resumed if interrupted
 """
 
 from collections.abc import Callable, Iterator
@@ -23,9 +23,10 @@ from osae.config import from_json, to_json
 from osae.data.shards import MANIFEST, TENSOR, Shards, write_shards
 from osae.data.source import OnDisk
 from osae.interop import Loaded, SAELike
+from osae.locks import clear_lock
 from osae.model import SAE
 from osae.progress import Progress
-from osae.recipes import Recipe, Task, recipe
+from osae.recipes import FromSAE, Recipe, Task, recipe
 from osae.results.comparison import Comparison
 from osae.sparsify import BatchTopK, TopK
 from osae.studies.compare import compare
@@ -60,28 +61,28 @@ def trust(
     progress: Progress | None = None,
     tell: Tell = lambda sentence: None,
 ) -> Comparison:
-    """Return the comparison of the SAE, first, with twins that are trained now, in the folder `out`.
+    """Train twins of an SAE in the folder `out`, and return the comparison of the SAE with its twins.
 
-    If it is called again with the same arguments, what is on disk is not made again, and an interrupted twin
-    is resumed.
+    The SAE comes first in the comparison. If called again with the same arguments, the function reuses the
+    files on disk and resumes an interrupted twin.
 
     Args:
         subject: the SAE, as a path, an `SAE` or a loaded file.
-        data: activations of the same place, as a path, `Shards` or a matrix.
+        data: activations from the same place in the model, as a path, `Shards` or a matrix.
         out: folder for the parts of the data and for the twins.
         twins: number of training runs, at least 2.
-        samples: samples that a twin is trained on, counting repetitions; None takes the recipe's number, or
-            one pass over all the data if the recipe is not known.
-        device: where twins are trained.
+        samples: number of samples to train each twin on, counting repetitions; None means the recipe's
+            number, or one pass over all the data if the recipe is unknown.
+        device: device to train twins on.
         progress: called with (done, total, text) after each step.
         tell: called with a sentence about each stage.
     """
     if twins < 2:
-        raise ValueError(f"runs={twins}: give at least 2, since one does not show how much units differ.")
+        raise ValueError(f"runs={twins}: give at least 2, since one run does not show how much units differ.")
     source, rows = open_subject(subject), open_rows(data)
     sae = check_runnable(source, rows)
     folder = Path(out)
-    chosen, known = _choose_recipe(source, sae, rows, samples)
+    chosen, known = choose_recipe(source, sae, rows, samples)
     parts = split_rows(rows, folder / "data", twins, tell)
     seeds = _choose_seeds(source, twins)
     made = [
@@ -96,13 +97,18 @@ def trust(
 # --- the twins --------------------------------------------------------------------------------------
 
 
-def _choose_recipe(source: Loaded, sae: SAE, rows: Data, samples: int | None) -> tuple[Recipe, bool]:
+def choose_recipe(source: Loaded, sae: SAE, rows: Data, samples: int | None) -> tuple[Recipe, bool]:
     """Return the recipe of the twins, and whether it is the SAE's own."""
     own = own_provenance(source).get("recipe")
     if isinstance(own, dict):
         found = from_json(own)
+        if isinstance(found, Recipe) and isinstance(found.start, FromSAE):
+            raise ValueError(
+                f"{source.path} was initialised from another SAE, which its twins would share: "
+                f"use that SAE instead, {found.start.path}."
+            )
         if isinstance(found, Recipe) and found.sae.width == rows.width:
-            return (found if samples is None else replace(found, samples=samples)), True
+            return (found if samples is None else replace(found, samples=samples, extensions=())), True
     wanted = samples or rows.rows
     batch = min(defaults.BATCH, max(1, wanted // 10))
     k = min(_count_active(sae, rows), sae.config.units)
@@ -110,7 +116,7 @@ def _choose_recipe(source: Loaded, sae: SAE, rows: Data, samples: int | None) ->
 
 
 def _count_active(sae: SAE, rows: Data) -> int:
-    """Return the number of units that fire at a time: the sparsifier's, or what the first rows show."""
+    """Return the number of units active at a time: the sparsifier's k, or the mean over the first rows."""
     if isinstance(sae.config.sparsifier, TopK | BatchTopK):
         return sae.config.sparsifier.k
     code = passes.encode(sae, next(iter(rows.batches(BATCH))))
@@ -133,16 +139,17 @@ def _train_twin(
     progress: Progress | None,
     tell: Tell,
 ) -> Path:
-    """Train a twin to the end, from wherever it is, and return its folder."""
-    source = OnDisk(str(part.path.absolute()), part.provenance()["sha256"])
+    """Train a twin to the end, resuming it if it was started before, and return its folder."""
+    source = OnDisk(str(part.folder.absolute()), part.provenance()["sha256"])
     config = runs.RunConfig((replace(chosen, batch=min(chosen.batch, part.rows)),), (seed,), source)
     if not (folder / "run.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         runs.create(folder, config)
     elif to_json(runs.read(folder)) != to_json(config):
-        raise ValueError(f"{folder} has a twin of another SAE, recipe or data: give a new folder.")
+        raise ValueError(f"{folder} has a twin of a different SAE, recipe or dataset: give a new folder.")
     made = folder / f"{chosen.name}-seed{seed}"
     if (made / "sae.json").is_file():
+        clear_lock(folder)  # left by a process that was killed after everything was written
         return made
     tell(f"training {folder.name}, seed {seed}, on {part.rows:,} rows")
     runs.go(folder, device=device, progress=_report(progress, folder.name))
@@ -159,9 +166,9 @@ def _report(progress: Progress | None, name: str) -> Callable[[int, int, Any], N
 
 
 def split_rows(rows: Data, folder: Path, twins: int, tell: Tell = lambda sentence: None) -> list[Shards]:
-    """Return the data in disjoint parts, one per twin and a last one for measuring, written to the folder.
+    """Split the data into disjoint parts in the folder, one per twin and a last one for measuring.
 
-    All rows of a document are in one part; where documents are not known, single rows are dealt out.
+    All rows of a document are in the same part; if documents are unknown, rows are assigned one by one.
     """
     whole = describe_rows(rows).sha256
     paths = [folder / str(part) for part in range(twins + 1)]
@@ -175,7 +182,7 @@ def split_rows(rows: Data, folder: Path, twins: int, tell: Tell = lambda sentenc
     for shards in found:
         said = shards.manifest.get("part")
         if not isinstance(said, dict) or said.get("of") != whole or said.get("twins") != twins:
-            raise ValueError(f"{shards.path} is a part of other data: give a new folder.")
+            raise ValueError(f"{shards.path} is a part of different data: give a new folder.")
     return found
 
 
@@ -194,14 +201,14 @@ def _rows_of_part(rows: Data, part: int, twins: int) -> Iterator[dict[str, Tenso
 
 
 def _deal(owners: Int[Tensor, "n"], twins: int) -> Int[Tensor, "n"]:
-    """Return the part of each document: a tenth of them for measuring, the others in equal shares."""
+    """Return the part of each document: a tenth is for measuring, the rest is divided equally."""
     spread = (owners.long() * _SPREAD) % 2**32 / 2**32
     shares = (spread - MEASURED) / (1 - MEASURED) * twins
     return torch.where(spread < MEASURED, twins, shares.floor().long().clamp(0, twins - 1))
 
 
 def _blocks_with_owners(rows: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the rows in blocks, with the number of each row's document, or else of the row."""
+    """Yield the rows in blocks, with the index of each row's document or, if unknown, of the row itself."""
     if not isinstance(rows, Shards) or not _knows_documents(rows):
         start = 0
         for x in rows.batches(BATCH):
@@ -210,29 +217,29 @@ def _blocks_with_owners(rows: Data) -> Iterator[tuple[Tensor, Tensor]]:
         return
     start = 0
     for shard in rows.shards:
-        with safe_open(shard.file, "pt") as file:
+        with safe_open(rows.bring(shard.file), "pt") as file:
             owners = file.get_tensor(_DOCUMENTS)
         yield rows.read(start, start + shard.rows), owners
         start += shard.rows
 
 
 def _knows_documents(rows: Shards) -> bool:
-    """Return whether every shard says which document its rows are from."""
+    """Return whether every shard records the documents of its rows."""
     for shard in rows.shards:
         if shard.file.suffix != ".safetensors":
             return False
-        with safe_open(shard.file, "pt") as file:
+        with safe_open(rows.bring(shard.file), "pt") as file:
             if _DOCUMENTS not in file.keys():  # noqa: SIM118
                 return False
     return True
 
 
 def _notes(chosen: Recipe, known: bool, parts: list[Shards], source: Loaded) -> Iterator[str]:
-    """Yield what to know about the twins."""
-    least = min(part.rows for part in parts[:-1])
+    """Yield notes on how the twins were trained."""
+    least, seen = min(part.rows for part in parts[:-1]), chosen.all_samples
     yield (
-        f"Twins have {'its own recipe' if known else 'the recipe topk, since its own is not known'} and see "
-        f"{chosen.samples:,} samples: {chosen.samples / least:.1f} passes over {least:,} rows or more each."
+        f"Twins have {'the same recipe' if known else 'the recipe topk, since its own is unknown'} and see "
+        f"{seen:,} samples: {seen / least:.1f} passes over {least:,} rows or more each."
     )
     if isinstance(own_provenance(source).get("source"), dict):
         yield "The SAE itself may have been trained on the documents of its twins; twins share none."

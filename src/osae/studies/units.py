@@ -1,9 +1,9 @@
-"""The units of SAEs that are compared: each with its partners in the others, and whether it is found again.
+"""Score the units of compared SAEs: the partners of each unit in the other SAEs, and where it is found again.
 
-Shapes: n units that take part, d width. `osae.metrics.reproducibility` has the rule.
+Shapes: n units that take part, d width. See `osae.metrics.reproducibility` for the rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
@@ -12,10 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from osae import metrics
+from osae.devices import map_in_threads
 from osae.metrics.reproducibility import (
     chance_of,
     level_of_different,
     level_of_shuffled,
+    support_of,
 )
 from osae.progress import Steps
 from osae.results.comparison import PairResult
@@ -23,15 +25,15 @@ from osae.results.units import Numbers, Partners, SAEUnits, Split, UnitTable
 from osae.seeds import generator
 from osae.studies.activity import Activity
 
-_INSIDE = 2048  # units whose nearest neighbours in their own SAE give the level of different units
-_PARTS = 8  # of a unit that is split
-_EXPLAINED = 0.5  # of a unit's squared length that its parts explain together, at least
+_INSIDE = 2048  # units sampled to find how near different units of the same SAE are
+_PARTS = 8  # maximum number of parts of a split unit
+_EXPLAINED = 0.5  # minimum share of a unit's squared length that its parts explain together
 _DIGITS = 6
 
 
 @dataclass(frozen=True, eq=False)
 class UnitSide:
-    """One SAE: the rows that are compared, their units, and what else is known of them."""
+    """One SAE: the rows that are compared, their units, and what else is known about them."""
 
     name: str
     recipe: str | None
@@ -48,13 +50,14 @@ class UnitSide:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The neighbours of one SAE's units in another; everything by place among the units that take part."""
+    """The neighbours of one SAE's units in another, indexed by position among the units that take part."""
 
     near: metrics.Neighbours
     mutual: Bool[Tensor, "n"]
     different: Float[Tensor, "n"]  # the cosine that different units stay below
     level: Float[Tensor, "n"]  # the cosine above which a unit counts as found
     found: Bool[Tensor, "n"]
+    support: Float[Tensor, "n"]
     chance: Float[Tensor, "n"]
     encoder: Float[Tensor, "n"] | None
     correlation: Float[Tensor, "n"] | None
@@ -67,28 +70,43 @@ def score_units(
     same: float,
     absolute: bool,
     steps: Steps,
+    cosines: Mapping[tuple[int, int], metrics.CosineMap],
+    threads: int = 1,
 ) -> UnitTable:
-    """Return every unit of every SAE with its partners in the others.
+    """Return every unit of every SAE with its partners in the other SAEs.
 
-    `same` is the least cosine of two units that count as the same.
+    `same` is the cosine above which two units count as the same. The cosines of every pair are added to its
+    map in `cosines`. Pairs are processed on `threads` threads.
     """
-    inside = [_nearest_inside(side, absolute) for side in sides]
+    inside = map_in_threads(lambda side: _nearest_inside(side, absolute), sides, threads)
+
+    def judge(pair: PairResult) -> tuple[_Found, _Found]:
+        a, b = sides[pair.a], sides[pair.b]
+        ahead, back = metrics.find_neighbours(
+            a.rows, b.rows, absolute=absolute, cosines=cosines[pair.a, pair.b]
+        )
+        ways = ((a, b, ahead, back, inside[pair.b]), (b, a, back, ahead, inside[pair.a]))
+        found = tuple(_judge(*way, same, absolute) for way in ways)
+        steps(f"{pair.a} and {pair.b}, units")
+        return found[0], found[1]
+
     found: dict[tuple[int, int], _Found] = {}
     splits: list[Split] = []
-    for pair in pairs:
+    for pair, both in zip(pairs, map_in_threads(judge, pairs, threads), strict=True):
         a, b = pair.a, pair.b
-        ahead, back = metrics.find_neighbours(sides[a].rows, sides[b].rows, absolute=absolute)
-        for (one, near), (other, reverse) in (((a, ahead), (b, back)), ((b, back), (a, ahead))):
-            found[one, other] = _judge(sides[one], sides[other], near, reverse, inside[other], same, absolute)
+        found[a, b], found[b, a] = both
         splits += _find_splits(sides, found, a, b) + _find_splits(sides, found, b, a)
-        steps(f"{a} and {b}, units")
     matched = _matched_partners(pairs)
-    saes = tuple(_describe(sides, place, found, matched) for place in range(len(sides)))
+    counted = [_choose_counted(sides, place) for place in range(len(sides))]
+    expected = _expect(counted, found)
+    saes = tuple(
+        _describe(sides, place, found, matched, counted[place], expected) for place in range(len(sides))
+    )
     return UnitTable(saes, tuple(splits))
 
 
 def _nearest_inside(side: UnitSide, absolute: bool) -> tuple[Tensor, Tensor | None]:
-    """Return how near the nearest other unit of the SAE is, and the frequency, for a sample of its units."""
+    """Return the cosine of the nearest other unit in the SAE, and the frequency, for a sample of units."""
     chosen = torch.randperm(len(side.rows), generator=generator(0, "units inside"))[:_INSIDE]
     frequency = None if side.frequency is None else side.frequency[chosen]
     return metrics.nearest_inside(side.rows, chosen, absolute=absolute), frequency
@@ -113,6 +131,7 @@ def _judge(
         different=different,
         level=level,
         found=(near.cosine > level) & fires,
+        support=support_of(near.cosine, level, correlation),
         chance=chance_of(near.second > level, side.frequency),
         encoder=_compare_encoders(side, other, near.nearest, absolute),
         correlation=correlation,
@@ -120,7 +139,7 @@ def _judge(
 
 
 def _compare_firing(side: UnitSide, other: UnitSide, nearest: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Return the correlation with the nearest units, and where it is above that of shuffled ones."""
+    """Return the correlation with the nearest units, and where it exceeds that of shuffled pairs."""
     if side.activity is None or other.activity is None:
         return None, torch.ones(len(nearest), dtype=torch.bool)
     a, b = side.activity.stream, other.activity.stream
@@ -144,10 +163,10 @@ def _compare_encoders(
 def _find_splits(
     sides: Sequence[UnitSide], found: dict[tuple[int, int], _Found], one: int, other: int
 ) -> list[Split]:
-    """Return the units of one SAE that the other has in several parts.
+    """Return the units of one SAE that the other SAE splits into several parts.
 
-    Parts are units of the other SAE whose nearest unit is this one, nearer than different units are. Together
-    they explain more than half of it.
+    The parts of a unit are the units of the other SAE that have it as their nearest unit, and are nearer to
+    it than different units are. Together they explain more than half of it.
     """
     back = found[other, one]
     parts = (back.near.cosine > back.different).nonzero().flatten()
@@ -179,7 +198,7 @@ def _split(sides: Sequence[UnitSide], one: int, other: int, unit: int, parts: Te
 
 
 def _matched_partners(pairs: Sequence[PairResult]) -> dict[tuple[int, int], dict[int, tuple[int, float]]]:
-    """Return the partner and the cosine of every matched unit, by the two SAEs and its number."""
+    """Return the partner and the cosine of every matched unit, by pair of SAEs and by unit."""
     found: dict[tuple[int, int], dict[int, tuple[int, float]]] = {}
     for pair in pairs:
         found[pair.a, pair.b] = {left: (right, cosine) for left, right, cosine in pair.matching.pairs}
@@ -187,22 +206,51 @@ def _matched_partners(pairs: Sequence[PairResult]) -> dict[tuple[int, int], dict
     return found
 
 
+def _choose_counted(sides: Sequence[UnitSide], place: int) -> list[int]:
+    """Return the SAEs that count for reproducibility: those of the same recipe, or else all others."""
+    others = [other for other in range(len(sides)) if other != place]
+    return [other for other in others if sides[other].recipe == sides[place].recipe] or others
+
+
+def _expect(
+    counted: Sequence[Sequence[int]], found: dict[tuple[int, int], _Found]
+) -> dict[int, Float[Tensor, "n"]]:
+    """Return the share of further runs in which each unit is expected, if at least two SAEs count.
+
+    SAEs that count for each other are treated as runs of the same kind, so their units are judged together.
+    """
+    groups: dict[frozenset[int], list[int]] = {}
+    for place, others in enumerate(counted):
+        groups.setdefault(frozenset((place, *others)), []).append(place)
+    expected: dict[int, Tensor] = {}
+    for group, places in groups.items():
+        if len(group) > 2:
+            times = [
+                torch.stack([found[one, other].found for other in counted[one]]).sum(0) for one in places
+            ]
+            shares = metrics.expected_share(torch.cat(times), len(group) - 1)
+            expected |= zip(places, shares.split([len(one) for one in times]), strict=True)
+    return expected
+
+
 def _describe(
     sides: Sequence[UnitSide],
     place: int,
     found: dict[tuple[int, int], _Found],
     matched: dict[tuple[int, int], dict[int, tuple[int, float]]],
+    counted: Sequence[int],
+    expected: Mapping[int, Float[Tensor, "n"]],
 ) -> SAEUnits:
     side = sides[place]
     others = [other for other in range(len(sides)) if other != place]
-    same = [other for other in others if sides[other].recipe == side.recipe]
-    counted = same or others
     rest = [other for other in others if other not in counted]
     partners = {
         other: _describe_partners(side, sides[other], other, found[place, other], matched[place, other])
         for other in others
     }
     measures = _average([found[place, other] for other in counted])
+    if place in expected:
+        measures["expected"] = expected[place]
     measures["matched_cosine"] = _average_known([partners[other].matched_cosine for other in counted])
     if rest:
         measures["across"] = _mean([found[place, other].found for other in rest])
@@ -237,16 +285,14 @@ def _describe_partners(
 
 
 def _average(counted: Sequence[_Found]) -> dict[str, Tensor]:
-    """Return the measures of each unit over the SAEs that count."""
+    """Return the measures of each unit, averaged over the SAEs that count."""
     measures = {
         "reproducibility": _mean([one.found for one in counted]),
         "reproducibility_chance": _mean([one.chance for one in counted]),
+        "support": _mean([one.support for one in counted]),
         "nearest_cosine": _mean([one.near.cosine for one in counted]),
         "mutual": _mean([one.mutual for one in counted]),
     }
-    if len(counted) > 1:
-        times = torch.stack([one.found for one in counted]).sum(0)
-        measures["expected"] = metrics.expected_share(times, len(counted))
     for key, values in (
         ("encoder_cosine", [one.encoder for one in counted]),
         ("correlation", [one.correlation for one in counted]),
@@ -258,7 +304,7 @@ def _average(counted: Sequence[_Found]) -> dict[str, Tensor]:
 
 
 def _average_known(columns: Sequence[Numbers]) -> Float[Tensor, "n"]:
-    """Return the mean of what is known of each unit; NaN where nothing is."""
+    """Return the mean of each unit's known values; NaN if there are none."""
     numbers = torch.tensor([[float("nan") if x is None else x for x in column] for column in columns])
     return numbers.double().nanmean(0)
 
@@ -268,15 +314,15 @@ def _mean(columns: Sequence[Tensor]) -> Float[Tensor, "n"]:
 
 
 def _numbers(values: Tensor) -> Numbers:
-    """Return the values rounded for a file; what does not exist is None."""
+    """Return the values rounded for a file; NaN becomes None."""
     return tuple(None if isnan(value) else _round(value) for value in values.tolist())
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:
-    """Return cosines with six decimals."""
+    """Return cosines rounded to six decimals."""
     return tuple((values.double() * 10**_DIGITS).round().div(10**_DIGITS).tolist())
 
 
 def _round(value: float) -> float:
-    """Return the value with six significant digits: energies may be very small."""
+    """Return the value rounded to six significant digits, since energies may be very small."""
     return float(f"{value:.{_DIGITS}g}")
