@@ -30,7 +30,14 @@ WORLD = [flag for flag in list_flags(train.COMMAND) if flag.startswith("--world-
         (["train", "osae", "--log", "wandb", "--lo"], ["--log", "--log-every"]),  # can be given again
         (
             ["train", "osae-"],
-            ["osae-paper", "osae-from-noise", "osae-geometric", "osae-swept", "osae-swept-restarting"],
+            [
+                "osae-paper",
+                "osae-from-noise",
+                "osae-from-modes",
+                "osae-geometric",
+                "osae-swept",
+                "osae-swept-restarting",
+            ],
         ),
         (["train", "osae,top"], [f"osae,{name}" for name in TRAINED if name.startswith("top")]),
         (["train", "osae", "--start", ""], [*STARTS]),
@@ -102,7 +109,7 @@ def test_each_shell_understands_its_script(shell, path, capsys):
         (["convert", "a", "--to=s"], ["--to=saelens", "--to=sparsify"]),
         (["train", "--start="], [f"--start={name}" for name in STARTS]),
         (["train", "osae", "--recipes=x"], []),
-        (["convert", "--to", "="], [*TARGETS]),  # as bash splits it
+        (["convert", "--to", "="], [*TARGETS, "neuronpedia"]),  # as bash splits it
         (["convert", "--to", "=", "sa"], ["saelens"]),
     ],
     ids=str,

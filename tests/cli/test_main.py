@@ -198,6 +198,31 @@ def test_sigterm_unwinds_the_command_and_gives_its_code(monkeypatch, capsys):
     assert capsys.readouterr().err == "\nosae: interrupted.\n"
 
 
+@pytest.mark.parametrize("launched", [False, True])
+def test_threads_that_still_compute_do_not_abort_the_process_at_its_end(launched):
+    """Without a clean end, they would: a thread of Python is stopped in the middle of a destructor of C++."""
+    code = """
+import sys, threading, torch
+from osae.cli import run
+
+def compute():
+    while True:
+        torch.randn(50).sort()
+
+for _ in range(8):
+    threading.Thread(target=compute, daemon=True).start()
+sys.argv = ["osae", "--version"]
+run()
+"""
+    ranks = {"WORLD_SIZE": "2", "RANK": "1"} if launched else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | ranks, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("osae ")
+    assert done.stderr == ""
+
+
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
     command = inspect.COMMAND
     changed = type(command)("inspect", "", command.options, failing(AssertionError("ours")))

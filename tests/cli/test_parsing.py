@@ -142,8 +142,9 @@ def test_one_word_for_one_thing():
             kind = str(declared.kind).replace("pathlib.", "")
             kinds.setdefault(declared.name, set()).add(kind)
     mixed = {name: found for name, found in kinds.items() if len(found) > 1}
-    # `reproduce lm` names its data and counts its seeds; --units of a comparison is the file of their table
-    assert set(mixed) <= {"data", "seeds", "units"}, mixed
+    # `reproduce lm` names its data and counts its seeds; --units of a comparison is the file of their table,
+    # and --on what is compared; elsewhere it is where training runs take place
+    assert set(mixed) <= {"data", "seeds", "units", "on"}, mixed
     assert not {"activations", "dictionary", "width", "active", "zipf", "samples"} & set(kinds)
 
 

@@ -5,7 +5,8 @@ import pytest
 from osae import SAE
 from osae.config import alter
 from osae.data.worlds import SparseWorld
-from osae.experiments.jobs import Job, train_all
+from osae.experiments.jobs import Job, find_commits, sum_seconds, train_all
+from osae.experiments.places import Local
 from osae.recipes import Task, recipe
 
 WORLD = SparseWorld(16, 24, 3, samples=2000)
@@ -17,17 +18,29 @@ def job(rate, **choices):
 
 
 def test_what_is_there_is_not_trained_again(tmp_path, monkeypatch):
-    (first,) = train_all([job(1e-2)], tmp_path, workers=1)
+    (first,) = train_all([job(1e-2)], tmp_path, place=Local())
     monkeypatch.setattr("osae.experiments.jobs.train", lambda *args, **options: pytest.fail("trained again"))
-    (again,) = train_all([job(1e-2)], tmp_path, workers=1)
+    (again,) = train_all([job(1e-2)], tmp_path, place=Local())
     assert again.sae.decoder.equal(first.sae.decoder)
     assert again.seconds == first.seconds
+
+
+def test_every_sae_knows_the_commit_that_trained_it_and_what_it_cost(tmp_path, monkeypatch):
+    finished = []
+    for commit, rate in (("b" * 40, 1e-2), ("a" * 40, 3e-3), (None, 1e-3)):
+        monkeypatch.setattr("osae.experiments.jobs.find_commit", lambda commit=commit: commit)
+        finished += train_all([job(rate)], tmp_path / str(rate), place=Local())
+    assert find_commits(tmp_path) == ("a" * 40, "b" * 40)
+    list(train_all([job(1e-2)], tmp_path / "0.01", place=Local()))  # is there, of the other commit
+    assert find_commits(tmp_path / "0.01") == ("b" * 40,)
+    assert sum_seconds(tmp_path) == pytest.approx(sum(done.seconds for done in finished))
+    assert find_commits(tmp_path / "nothing") == ()
 
 
 def test_what_another_training_run_started_to_overwrite_is_trained_again(tmp_path, monkeypatch):
     """Snapshots of one recipe are never taken for those of another that was asked for before and after."""
     before, between = job(1e-2), job(3e-3)
-    (first,) = train_all([before], tmp_path, workers=1)
+    (first,) = train_all([before], tmp_path, place=Local())
     kept = SAE.load(before.snapshot(tmp_path, 500)).decoder
 
     def killed(self, folder, *, provenance=None):
@@ -39,9 +52,9 @@ def test_what_another_training_run_started_to_overwrite_is_trained_again(tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr(SAE, "save", killed)
         with pytest.raises(InterruptedError):
-            list(train_all([between], tmp_path, workers=1))
+            list(train_all([between], tmp_path, place=Local()))
     assert not SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
-    (again,) = train_all([before], tmp_path, workers=1)
+    (again,) = train_all([before], tmp_path, place=Local())
     assert again.sae.decoder.equal(first.sae.decoder)
     assert SAE.load(before.snapshot(tmp_path, 500)).decoder.equal(kept)
 
@@ -49,9 +62,9 @@ def test_what_another_training_run_started_to_overwrite_is_trained_again(tmp_pat
 @pytest.mark.parametrize("name", ["sae.json", "sae.safetensors", "snapshots/500/sae.safetensors"])
 def test_what_is_damaged_is_trained_again(name, tmp_path):
     asked = job(1e-2)
-    (first,) = train_all([asked], tmp_path, workers=1)
+    (first,) = train_all([asked], tmp_path, place=Local())
     file = asked.folder(tmp_path) / name
     file.write_bytes(file.read_bytes()[:-20])
-    (again,) = train_all([asked], tmp_path, workers=1)
+    (again,) = train_all([asked], tmp_path, place=Local())
     assert again.sae.decoder.equal(first.sae.decoder)
     SAE.load(file.parent)

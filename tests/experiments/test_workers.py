@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osae.experiments.workers import run_tasks
+from osae.experiments.workers import run_locally
 from osae.files import is_alive
 
 
@@ -31,7 +31,7 @@ def act(task):
 
 
 def run(tasks, workers=2):
-    return list(run_tasks(act, tasks, workers=workers, describe=lambda task: f"task {task}"))
+    return list(run_locally(act, tasks, workers=workers, describe=lambda task: f"task {task}"))
 
 
 def test_every_task_is_done_once_by_several_processes():

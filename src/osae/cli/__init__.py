@@ -1,6 +1,7 @@
-"""The command line: commands as data, each a dataclass of options and a function of them.
+"""The command line: each command is a dataclass of options and a function that takes them.
 
-Nothing heavy is imported before a command runs: `osae --help`, completion and refusals need no torch.
+Nothing heavy is imported before a command runs: `osae --help`, completion and error messages do not need
+torch.
 """
 
 import os
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import assert_never
 
 from osae import __version__
 from osae.cli import completion as completions
@@ -25,23 +27,26 @@ from osae.cli.commands import (
     inspect,
     order,
     prune,
+    push,
     recipes,
     report,
     reproduce,
     resume,
     show,
     stitch,
+    sweep,
     train,
     trust,
     watch,
 )
 from osae.cli.parsing import build_parser, format_epilog, parse
 from osae.cli.terminal import Terminated, report_stop, say
+from osae.launching import is_launched
 from osae.suggestions import suggest
 
 MODULES = (
-    *(reproduce, harvest, train, resume, watch, recipes, evaluate, compare, trust),
-    *(contexts, report, show, prune, order, stitch, convert, inspect, completion),
+    *(reproduce, harvest, train, resume, watch, sweep, recipes, evaluate, compare, trust),
+    *(contexts, report, show, prune, order, stitch, convert, push, inspect, completion),
 )
 COMMANDS: dict[str, Command | Group] = {module.COMMAND.name: module.COMMAND for module in MODULES}
 OSAE = Group(
@@ -54,10 +59,24 @@ OSAE = Group(
 HELP = {"-h", "--help"}
 
 
+def run() -> None:
+    """Run the command that this process was started for, and end the process with its exit code.
+
+    A thread that is still computing when the interpreter shuts down would abort the process: a daemon thread
+    of an interrupted command, or a thread of the library through which ranks communicate.
+    """
+    code = main()
+    if is_launched() or any(thread.daemon for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 done, 2 the request cannot be met, 128 + N stopped by signal N.
 
-    If whoever reads the output stops reading, the code is 1.
+    The code is 1 if the output pipe is closed early.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == [completions.ASK]:
@@ -73,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(group: Group, words: Sequence[str], line: str) -> int:
-    """Run the command that the first word names, or list the commands."""
+    """Run the command named by the first word, or list the commands."""
     commands = group.find()
     if not words or words[0] in HELP:
         print(_format_list(group, commands))
@@ -87,6 +106,8 @@ def _dispatch(group: Group, words: Sequence[str], line: str) -> int:
         case None:
             hint = suggest(name, commands) or f"there are {', '.join(commands)}."
             return _refuse(group.prog, f"no {group.member} {name!r}: {hint}")
+        case other:
+            assert_never(other)
 
 
 def _run(command: Command, words: Sequence[str], line: str) -> int:
@@ -105,11 +126,11 @@ def _run(command: Command, words: Sequence[str], line: str) -> int:
 
 
 def _report_errors(work: Callable[[], int], *, resumable: bool) -> int:
-    """Do the work; report what a user can do something about in one line."""
+    """Do the work, and report errors that the user can fix in one line."""
     try:
         with _sigterm_raises():
             return work()
-    except BrokenPipeError:  # whoever read our output has read enough
+    except BrokenPipeError:  # the output pipe was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
@@ -127,7 +148,7 @@ def _sigterm_raises() -> Iterator[None]:
     def stop(number, frame):
         raise Terminated
 
-    if threading.current_thread() is not threading.main_thread():  # signals can be handled there only
+    if threading.current_thread() is not threading.main_thread():  # signals can only be handled there
         yield
         return
     before = signal.signal(signal.SIGTERM, stop)

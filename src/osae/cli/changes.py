@@ -1,4 +1,4 @@
-"""Changes of a recipe on the command line, `--set PATH=JSON`: read and checked before torch is loaded."""
+"""Changes to a recipe on the command line, `--set PATH=JSON`, parsed and checked before torch is loaded."""
 
 import dataclasses
 import json
@@ -27,11 +27,12 @@ FIELDS: dict[str, Any] = {
     "resort": Resort,
     "rescale": None,
     "adam": None,
+    "extensions": None,
 }
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of PATH=JSON by path; raise `ValueError` if a path or a value makes no sense."""
+    """Return the values of PATH=JSON by path; raise `ValueError` if a path or a value is invalid."""
     found = {}
     for change in changes:
         path, _, text = change.partition("=")
@@ -44,7 +45,7 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _check_path(path: str) -> None:
-    """Raise `ValueError` if a recipe has no such field, as far as that is known without torch."""
+    """Raise `ValueError` if a recipe has no such field, as far as can be checked without torch."""
     name, *inside = path.split(".")
     if name not in FIELDS:
         raise ValueError(f"a recipe has no field {name!r}: {list_choices(name, FIELDS)}")

@@ -1,4 +1,4 @@
-"""A command as data: its options are a dataclass, its work is a function of them."""
+"""A command as data: its options are a dataclass, and it runs a function of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from osae.options import Options
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it is for, what may be chosen, and what it does.
+    """A command: its help text, its options and the function that it runs.
 
     `run` takes the options and the command line as it was typed, and returns the exit code: 0 done, 1 stopped
-    halfway, 2 the request cannot be met. It imports what is heavy only when called. A command is `resumable`
-    if the same command line continues from what is on disk.
+    halfway, 2 the request cannot be met. It imports heavy libraries only when called. A command is
+    `resumable` if the same command line continues from what is on disk.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """Commands under one name: the next word chooses one of those that `find` returns, called `member`s."""
+    """Commands under one name: the next word selects one of the `member`s returned by `find`."""
 
     name: str
     help: str
@@ -37,5 +37,5 @@ class Group:
 
     @property
     def prog(self) -> str:
-        """The words that lead here."""
+        """The words that select this group on the command line."""
         return f"osae {self.name}".strip()

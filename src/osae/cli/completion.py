@@ -1,10 +1,11 @@
-"""What a shell offers when a word is being typed, derived from the commands and their options.
+"""Shell completion, derived from the commands and their options.
 
-The scripts that `osae completion` prints ask `osae __complete WORDS`, which prints an offer on each line: the
-word, a tab, and its meaning. Where nothing is offered, the shell completes file names.
+The scripts that `osae completion` prints call `osae __complete WORDS`, which prints one suggestion per line:
+the word, a tab, and its meaning. If there are no suggestions, the shell completes file names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
 
 from osae.cli.command import Command, Group
 from osae.cli.parsing import ALWAYS
@@ -49,9 +50,9 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def offer(commands: Mapping[str, Command | Group], words: Sequence[str]) -> Offers:
-    """Return what the last word, typed in part, can become."""
+    """Return the completions of the last word, which is partly typed."""
     *before, last = words or [""]
-    if last == "=":  # bash takes "--to=saelens" for three words
+    if last == "=":  # bash splits "--to=saelens" into three words
         last = ""
     elif before and before[-1] == "=":
         before = before[:-1]
@@ -72,10 +73,12 @@ def _find_offers(commands: Mapping[str, Command | Group], before: Sequence[str],
             return _offer_arguments(command, before[1:], last)
         case None:
             return {}
+        case other:
+            assert_never(other)
 
 
 def _offer_arguments(command: Command, before: Sequence[str], last: str) -> Offers:
-    """Return the options, the values of the option that stands before, or the values of an argument."""
+    """Return the options, the values of the preceding option, or the values of an argument."""
     options = list_options(command.options)
     by_flag = {option.flag: option for option in options if not option.positional}
     if before and before[-1] in by_flag and not by_flag[before[-1]].is_switch:
@@ -87,14 +90,17 @@ def _offer_arguments(command: Command, before: Sequence[str], last: str) -> Offe
 
 
 def _offer_flags(by_flag: Mapping[str, Option], before: Iterable[str]) -> Offers:
-    """Return the options that are not given yet, or can be given again."""
+    """Return the options that are not given yet or can be repeated."""
     given = {flag for flag in before if flag in by_flag and by_flag[flag].entries != "repeated"}
     own = {flag: option.help for flag, option in by_flag.items() if flag not in given}
     return own | dict.fromkeys(ALWAYS, "")
 
 
 def _offer_values(option: Option, last: str) -> Offers:
-    """Return the values of an option that has a few; of a list with commas, behind those that are there."""
+    """Return the values of an option that has a few.
+
+    In a comma-separated list, append them to those given.
+    """
     head, comma, _ = last.rpartition(",") if option.is_tuple and option.entries == "commas" else ("", "", "")
     taken = head.split(",")
     return {f"{head}{comma}{value}": "" for value in option.allowed if value not in taken}

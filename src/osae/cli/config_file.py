@@ -1,10 +1,12 @@
 """The options of a command as a YAML file: `--print-config` writes it, `--config` reads it.
 
-A value in the file means what the same text means on the command line: 2e6 is a whole number, 0,1,2 a list.
+A value has the same meaning in the file as on the command line: 2e6 is an integer, 0,1,2 a list.
 """
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,21 @@ from osae.cli.command import Command
 from osae.cli.suggestions import suggest_flag
 from osae.options import Option, Options, list_options, parse_option
 
-COMMAND = "command"  # the key that says which command the file is for
-LARGEST = 2**20  # bytes of a file that is read
+COMMAND = "command"  # the key that names the command the file is for
+LARGEST = 2**20  # bytes; larger files are not read
 EMPTY = (None, (), False)
+VARY, KEPT = (
+    "vary",
+    ("out", "device"),
+)  # in a sweep: the options that differ, and those that the sweep sets itself
 NULL = "tag:yaml.org,2002:null"
 
 
 def write(command: Command, options: Options) -> str:
-    """Return the file that stands for these options; what is empty by default and stays so is left out."""
+    """Return the options as the text of a file.
+
+    Options that are empty by default and unchanged are left out.
+    """
     lines: dict[str, Any] = {COMMAND: command.name}
     for option in list_options(command.options):
         value = getattr(options, option.name)
@@ -29,7 +38,7 @@ def write(command: Command, options: Options) -> str:
 
 
 def _dump(lines: dict[str, Any]) -> str:
-    """Return the lines as YAML; with escapes if there are characters that YAML would take for line breaks."""
+    """Return the lines as YAML, escaping characters that YAML would treat as line breaks."""
     yaml = _yaml()
     style: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 110}
     text = yaml.safe_dump(lines, allow_unicode=True, **style)
@@ -45,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def read(path: str, command: Command) -> dict[str, Any]:
-    """Return the values of the options that the file gives; raise `ValueError` that names file and line."""
+    """Return the values of the options in the file; raise a `ValueError` that names the file and line."""
     known = {option.key: option for option in list_options(command.options)}
     found: dict[str, Any] = {}
     for line, key, node in _pairs(path):
@@ -63,6 +72,69 @@ def read(path: str, command: Command) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Combination:
+    """The options of one run of a sweep, and those that vary as text."""
+
+    values: dict[str, Any]
+    settings: dict[str, str]
+
+
+def read_sweep(path: str, command: Command) -> list[Combination]:
+    """Return every combination of the varied values in a file, together with the shared ones."""
+    known = {option.key: option for option in list_options(command.options)}
+    shared: dict[str, Any] = {}
+    varied: list[list[tuple[Option, str, Any]]] = []
+    for line, key, node in _pairs(path):
+        try:
+            if key == VARY:
+                varied = [_list_values(known, name, inside, command) for name, inside in _inside(node)]
+            elif key == COMMAND:
+                _check_command(str(node.value), command)
+            else:
+                option = _find_option(key, known, command)
+                shared[option.name] = _value(option, node)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
+    return [_combine(shared, chosen) for chosen in itertools.product(*varied)]
+
+
+def _combine(shared: dict[str, Any], chosen: Sequence[tuple[Option, str, Any]]) -> Combination:
+    values = dict(shared)
+    for option, _, value in chosen:
+        before = shared.get(option.name, ()) if option.entries == "repeated" else ()
+        values[option.name] = (*before, *value) if before else value
+    return Combination(values, {option.key: text for option, text, _ in chosen})
+
+
+def _inside(node: Any) -> list[tuple[str, Any]]:
+    if node.id != "mapping":
+        raise ValueError(f"{VARY}: give lists of values by option, such as `seeds: [0, 1]`.")
+    return [(str(key.value).replace("_", "-"), value) for key, value in node.value]
+
+
+def _list_values(
+    known: dict[str, Option], key: str, node: Any, command: Command
+) -> list[tuple[Option, str, Any]]:
+    """Return the values that an option takes, each with its text."""
+    option = _find_option(key, known, command)
+    if node.id != "sequence" or not node.value:
+        raise ValueError(f"{VARY}: {key}: give a list of values.")
+    return [(option, _text_of(entry), _value(option, entry)) for entry in node.value]
+
+
+def _text_of(node: Any) -> str:
+    return str(node.value) if node.id == "scalar" else ",".join(str(entry.value) for entry in node.value)
+
+
+def _find_option(key: str, known: dict[str, Option], command: Command) -> Option:
+    if key not in known or key in KEPT:
+        raise ValueError(
+            _unknown(key, {name: one for name, one in known.items() if name not in KEPT}, command)
+        )
+    return known[key]
+
+
 def _check_command(name: str, command: Command) -> None:
     if name != command.name:
         raise ValueError(f"this file is for `osae {name}`, not for `osae {command.name}`.")
@@ -74,7 +146,7 @@ def _unknown(key: str, known: dict[str, Option], command: Command) -> str:
 
 
 def _value(option: Option, node: Any) -> Any:
-    """Return the value that a node of the file stands for, read as on the command line."""
+    """Return the value of a node of the file, parsed as on the command line."""
     if node.id == "scalar":
         if node.tag == NULL and option.admits_none:
             return None
@@ -88,7 +160,7 @@ def _value(option: Option, node: Any) -> Any:
 
 
 def _json_text(node: Any) -> str:
-    """Return a node as JSON; a plain word that is not JSON is a text."""
+    """Return a node as JSON; a plain word that is not valid JSON becomes a string."""
     if node.id == "sequence":
         return f"[{', '.join(map(_json_text, node.value))}]"
     if node.id == "mapping":
@@ -128,7 +200,7 @@ def _where(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return what PyYAML found wrong, without the text that it quotes."""
+    """Return the problem reported by PyYAML, without the text that it quotes."""
     said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is nested too deeply"
     return " ".join(str(said).split())
 
@@ -138,13 +210,15 @@ def _text(path: str) -> str:
         with open(path, "rb") as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise ValueError(f"{path} is larger than {LARGEST} bytes: this is not a file of options.")
+            raise ValueError(f"{path} is larger than {LARGEST} bytes: give a file of options.")
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file: give a YAML file, as --print-config writes.") from None
+        raise ValueError(
+            f"{path} is not a text file: give a YAML file, as printed by --print-config."
+        ) from None
     except OSError as error:
         raise ValueError(
-            f"--config {path} cannot be read ({error.strerror or error}): --print-config prints such a file."
+            f"--config {path} cannot be read ({error.strerror or error}): print one with --print-config."
         ) from None
 
 

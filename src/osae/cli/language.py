@@ -1,4 +1,4 @@
-"""Activations of a language model: the options that say which, and the harvest they stand for."""
+"""Options for the activations of a language model, and the harvest they describe."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,15 +26,17 @@ NAMES = ("model", *PLACE, "dataset", "text", *TEXT, *HOW, "batch_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(Options):
-    """Where in the model, and on what text; None leaves a choice at its default."""
+    """Where in the model to take activations, and on which text; None keeps the default."""
 
     model: str | None = model_option(default=None)
     revision: str | None = option(
         "revision of the model on the hub", default=None, metavar="REVISION", group=LANGUAGE
     )
-    layer: int | None = option("take hidden_states[N]", default=None, least=0, group=LANGUAGE)
+    layer: int | None = option(
+        "take activations from hidden_states[N]", default=None, least=0, group=LANGUAGE
+    )
     module: str | None = option(
-        "take the output of this module instead", default=None, metavar="NAME", group=LANGUAGE
+        "take the output of this module instead of a layer", default=None, metavar="NAME", group=LANGUAGE
     )
     text: tuple[str, ...] = option(
         "text files or patterns: .txt, .md, .rst, .jsonl (.xz, .gz, .zst), .parquet",
@@ -44,7 +46,7 @@ class LanguageOptions(Options):
         group=LANGUAGE,
     )
     dataset: str | None = option(
-        "dataset on the hub, streamed, instead of files",
+        "dataset on the hub, streamed, instead of text files",
         default=None,
         metavar="HF_ID[:CONFIG]",
         group=LANGUAGE,
@@ -58,7 +60,7 @@ class LanguageOptions(Options):
         group=LANGUAGE,
     )
     part: str | None = option(
-        "which documents: one in twenty is held out",
+        "which documents to use; one in twenty is held out",
         default=None,
         choices=("all", "train", "held-out"),
         shown="all; train with --setting",
@@ -75,14 +77,14 @@ class LanguageOptions(Options):
         group=LANGUAGE,
     )
     bos: str | None = option(
-        "start contexts with the BOS token; auto: as the model's tokenizer does",
+        "whether to start contexts with the BOS token; auto: as the model's tokenizer does",
         default=None,
         choices=("auto", "yes", "no"),
         shown="auto",
         group=LANGUAGE,
     )
     max_norm: float | None = option(
-        "leave out rows whose norm exceeds TIMES x the median; 0 keeps all",
+        "drop rows whose norm exceeds TIMES x the median; 0 keeps all rows",
         default=None,
         shown="10",
         metavar="TIMES",
@@ -90,11 +92,15 @@ class LanguageOptions(Options):
         group=LANGUAGE,
     )
     mix_rows: int | None = option(
-        "rows in a shard, at most", default=None, shown="65536", least=1, group=LANGUAGE
+        "maximum number of rows in a shard", default=None, shown="65536", least=1, group=LANGUAGE
     )
-    text_seed: int | None = option("seed of the shuffling", default=None, shown="0", group=LANGUAGE)
+    text_seed: int | None = option("seed for shuffling", default=None, shown="0", group=LANGUAGE)
     batch_tokens: int | None = option(
-        "tokens to run through the model at once", default=None, shown="4096", least=1, group=LANGUAGE
+        "number of tokens to run through the model at once",
+        default=None,
+        shown="4096",
+        least=1,
+        group=LANGUAGE,
     )
 
     def __post_init__(self) -> None:
@@ -109,13 +115,13 @@ class LanguageOptions(Options):
         skipped = SKIP if self.skip_positions is None else self.skip_positions
         if skipped >= context:
             raise ValueError(
-                f"--skip-positions {skipped} leaves nothing of a --context of {context} tokens: "
-                f"skip at most {context - 1}."
+                f"--skip-positions {skipped} leaves no tokens in a --context of {context}: skip at most "
+                f"{context - 1}."
             )
 
 
 def find_text(options: LanguageOptions) -> "Text":
-    """Return the text that --text or --dataset names."""
+    """Return the text given by --text or --dataset."""
     from osae.data.text import HubText, TextFiles
 
     text = TextFiles(options.text) if options.dataset is None else HubText(options.dataset)
@@ -129,14 +135,14 @@ def _with_text_options(text: "Text", options: LanguageOptions) -> "Text":
 
 
 def override(harvest: "Harvest", options: LanguageOptions) -> "Harvest":
-    """Return the harvest with what the options say about the text and about how it is cut and kept."""
+    """Return the harvest with the options for the text, and for how it is split and stored, applied."""
     text = _with_text_options(harvest.text, options)
     changes = {HOW[each.name]: getattr(options, each.name) for each in find_given(options, HOW)}
     return replace(harvest, text=text, **changes)
 
 
 def check_request(model: str, text: "Text", options: LanguageOptions) -> None:
-    """Raise `ValueError` if the text cannot be read or the model has no such place, before it is loaded."""
+    """Raise `ValueError` if the text cannot be read or the model has no such layer, before it is loaded."""
     from osae.data.places import check_place
     from osae.data.text import check_readable
 
@@ -145,7 +151,7 @@ def check_request(model: str, text: "Text", options: LanguageOptions) -> None:
 
 
 def build_harvest(model: str, tokens: int, options: LanguageOptions) -> "Harvest":
-    """Return the harvest that the options ask for, once it is known that it can be made."""
+    """Return the harvest described by the options, after checking that it is possible."""
     text = find_text(options)
     check_request(model, text, options)
     from osae.data.harvest import Harvest

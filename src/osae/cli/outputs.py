@@ -1,4 +1,4 @@
-"""What a command leaves behind: the files that a result is written to, and where its numbers come from."""
+"""Output files of a command, and the provenance of its results."""
 
 import os
 from collections.abc import Iterable
@@ -8,34 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from osae.cli.inputs import check_present
-from osae.cli.shared_options import ResultFiles
+from osae.cli.shared_options import ComparisonFiles, ResultFiles
 from osae.files import is_part
 from osae.locks import LOCK
+from osae.stores import Place, open_place
 
 
 def check_files(paths: Iterable[Path | None]) -> None:
-    """Raise `ValueError` if a file cannot be written, before the work is done rather than after it."""
+    """Raise `ValueError` if a file cannot be written, before the work starts rather than after it."""
     named = [path for path in paths if path is not None]
     for path in named:
         if path.is_dir():
             raise ValueError(f"{path} is a folder: give the name of a file.")
         if not path.parent.is_dir():
-            raise ValueError(f"{path}: folder {path.parent} does not exist: create it first.")
+            raise ValueError(f"{path}: the folder {path.parent} does not exist: create it first.")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise ValueError(f"{path} cannot be written: check its permissions.")
         if named.count(path) > 1:
             raise ValueError(f"{path} would be written twice: give each file its own name.")
 
 
-def check_folder(path: Path) -> None:
-    """Raise `ValueError` if nothing can be written to this folder, which may be new."""
+def check_folder(path: Place) -> None:
+    """Raise `ValueError` if this folder, which may not exist yet, cannot be written to."""
+    if not isinstance(path, Path):
+        open_place(path).names()  # an error if the store does not answer
+        return
     missing = [each for each in (path, *path.parents) if not each.exists()]
     there = missing[-1].parent if missing else path
     if not there.is_dir():
         inside = "" if there == path else f"{path}: "
         raise ValueError(f"{inside}{there} is a file: give a new or empty folder.")
     try:
-        if missing:  # permissions do not tell everything: /proc, a full disk
+        if missing:  # permissions are not enough: /proc, a full disk
             missing[-1].mkdir()
             missing[-1].rmdir()
     except OSError as error:
@@ -44,11 +48,15 @@ def check_folder(path: Path) -> None:
         raise ValueError(f"{path} cannot be written to: check its permissions.")
 
 
-def check_new_folder(path: Path) -> None:
-    """Raise `ValueError` if nothing can be written to this folder, or if it contains files already.
+def check_new_folder(path: Place) -> None:
+    """Raise `ValueError` if this folder cannot be written to, or already contains files.
 
-    The lock and the unfinished files that a killed command left do not count: the next writer removes them.
+    A lock or unfinished files left by a killed command do not count: the next writer removes them.
     """
+    if not isinstance(path, Path):
+        if open_place(path).names():
+            raise ValueError(f"{path} already contains files: give a new or empty folder.")
+        return
     check_folder(path)
     if path.is_dir() and any(not is_part(file) and file.name != LOCK for file in path.iterdir()):
         raise ValueError(f"{path} already contains files: give a new or empty folder.")
@@ -60,13 +68,13 @@ def date_now() -> str:
 
 
 def add_command(result: Any, line: str) -> Any:
-    """Return a result of a study with the command line and the date in its provenance."""
+    """Return the result with the command line and the date added to its provenance."""
     return replace(result, provenance=replace(result.provenance, command=line, date=date_now()))
 
 
-def check_study(files: ResultFiles, *inputs: Path | str | None, more: Iterable[Path | None] = ()) -> None:
-    """Raise `ValueError` if a file of the result cannot be written, or an input does not exist."""
-    check_files((files.json, files.csv, files.html, *more))
+def check_study(files: ResultFiles, *inputs: Path | str | None) -> None:
+    """Raise `ValueError` if an output file cannot be written, or an input does not exist."""
+    check_files(files.list_files())
     check_present(*inputs)
 
 
@@ -81,7 +89,7 @@ def finish_study(result: Any, files: ResultFiles, line: str) -> int:
 
 
 def write_files(result: Any, files: ResultFiles) -> None:
-    """Write a result to the files that --json, --csv and --html name, and print their names."""
+    """Write a result to the files given by options such as --json, and print their names."""
     from osae import report, results
 
     if files.json:
@@ -90,6 +98,8 @@ def write_files(result: Any, files: ResultFiles) -> None:
         result.to_csv(files.csv)
     if files.html:
         report.write_page(result, files.html)
-    for path in (files.json, files.csv, files.html):
+    if isinstance(files, ComparisonFiles) and files.units:
+        result.units.to_csv(files.units)
+    for path in files.list_files():
         if path:
             print(path)

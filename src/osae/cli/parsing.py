@@ -1,8 +1,8 @@
-"""From words to options: an argparse parser, its help text and its errors, generated from the dataclass.
+"""From words to options: an argparse parser with its help text and errors, generated from the dataclass.
 
-argparse splits the words and formats the help text. Values come from the file that `--config` names and from
-the command line, which overrides it; both are read and checked by `osae.options`. An error is a `ValueError`
-of one line.
+argparse splits the words and formats the help text. Values come from the file given by `--config` and from
+the command line, which overrides it; `osae.options` parses and checks both. Errors are `ValueError`s with a
+one-line message.
 """
 
 import argparse
@@ -15,20 +15,23 @@ from osae.cli.command import Command
 from osae.cli.suggestions import suggest_flag
 from osae.options import Option, Options, list_options, parse_option
 
-_LONG = 40  # characters of a list of defaults that is written with spaces
+_LONG = 40  # characters; longer lists of defaults are written with spaces
 ALWAYS = ("--config", "--print-config", "--help")  # options of every command
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command line asks for: to run with these options, or only to print them as a file."""
+    """A parsed command line: run with these options, or only print them as a file."""
 
     options: Options
     print_config: bool = False
 
 
 def parse(command: Command, words: Sequence[str]) -> Request:
-    """Return what the words after the command's name ask for; raise `ValueError` if they make no sense."""
+    """Return the request given by the words after the command's name.
+
+    Raise `ValueError` if they are invalid.
+    """
     given = _split(command, words)
     values: dict[str, Any] = config_file.read(given["config"], command) if "config" in given else {}
     options = list_options(command.options)
@@ -41,14 +44,14 @@ def parse(command: Command, words: Sequence[str]) -> Request:
 
 
 def _refuse_missing(command: Command, missing: Sequence[Option]) -> None:
-    """Raise `ValueError` that names the required options that were not given."""
+    """Raise a `ValueError` that names the required options that were not given."""
     if missing:
         names = " and ".join(option.label for option in missing)
         raise ValueError(f"{names} must be given: see `osae {command.name} --help`.")
 
 
 def _split(command: Command, words: Sequence[str]) -> dict[str, Any]:
-    """Return the words that were given for each option; True or False for a switch."""
+    """Return the words given for each option; True or False for a switch."""
     parser = build_parser(command, positional=False)
     end = words.index("--") if "--" in words else len(words)
     try:
@@ -63,7 +66,7 @@ def _split(command: Command, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _assign(command: Command, words: list[str]) -> dict[str, Any]:
-    """Return the words that stand without an option, by the argument that each is for."""
+    """Return the positional words, by the argument that each belongs to."""
     found: dict[str, Any] = {}
     for option in list_options(command.options):
         if option.positional and words:
@@ -75,7 +78,7 @@ def _assign(command: Command, words: list[str]) -> dict[str, Any]:
 
 
 def _explain_rest(command: Command, words: Sequence[str]) -> str:
-    """Return what to do about words that no argument takes: lists are written with commas."""
+    """Return what to do about words that no argument accepts: lists are written with commas."""
     for option in list_options(command.options):
         if option.positional and option.entries == "commas" and words[0] in option.allowed:
             return f"separate several with commas, without spaces, such as {','.join(option.allowed[:2])}."
@@ -83,7 +86,7 @@ def _explain_rest(command: Command, words: Sequence[str]) -> str:
 
 
 def _reword(error: argparse.ArgumentError) -> str:
-    """Return an error of argparse in our words."""
+    """Return an argparse error, reworded."""
     name = error.argument_name or ""
     if error.message.startswith("expected"):
         return f"{name} needs a value."
@@ -93,7 +96,7 @@ def _reword(error: argparse.ArgumentError) -> str:
 
 
 def list_flags(command: Command) -> list[str]:
-    """Return the options of a command as they are written."""
+    """Return the options of a command as they are written on the command line."""
     return [*(option.flag for option in list_options(command.options) if not option.positional), *ALWAYS]
 
 
@@ -101,7 +104,7 @@ def list_flags(command: Command) -> list[str]:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """The usual help text, but names such as matryoshka-fixed stay on one line."""
+    """The standard help formatter, except that names such as matryoshka-fixed are not broken."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         import textwrap
@@ -110,9 +113,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def build_parser(command: Command, *, positional: bool = True) -> argparse.ArgumentParser:
-    """Return the parser of a command; it requires nothing, since a file may supply what is missing.
+    """Return the parser of a command; nothing is required, since a file may supply what is missing.
 
-    Its positional arguments are for the help text: options may stand between them, which argparse refuses.
+    Its positional arguments are for the help text only: argparse does not allow options between them.
     """
     options = list_options(command.options)
     parser = argparse.ArgumentParser(
@@ -171,7 +174,7 @@ def _add_option(group: Any, option: Option) -> None:
 
 
 def _metavar(option: Option) -> str:
-    """Return what stands for the value in the help text."""
+    """Return the placeholder for the value in the help text."""
     if option.metavar:
         return option.metavar
     listed = option.is_tuple and option.entries == "commas"
@@ -183,7 +186,7 @@ def _metavar(option: Option) -> str:
 
 
 def _describe(option: Option) -> str:
-    """Return the help text of an option, its default behind it."""
+    """Return the help text of an option, followed by its default."""
     text = option.help.replace("%", "%%")
     default = option.default_text.replace("%", "%%")
     if option.is_tuple and len(default) > _LONG:  # so that it can be wrapped between entries
@@ -192,7 +195,7 @@ def _describe(option: Option) -> str:
 
 
 def _usage(command: Command, options: Sequence[Option]) -> str:
-    """Return the command with what must be given; the help text lists the rest."""
+    """Return the command with its required arguments; the help text lists the rest."""
     positional = [_argument(option) for option in options if option.positional]
     required = [f"{o.flag} {_metavar(o)}" for o in options if o.required and not o.positional]
     return " ".join(["osae", command.name, *positional, *required, "[options]"]).replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Options that several commands have, each declared once."""
+"""Options shared by several commands."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,11 @@ from osae.options import REQUIRED, Options, option
 
 LANGUAGE = "activations of a language model"
 FILES = "files"
-SAE = "folder or weight file of any known library, or hf:user/repo/subfolder@revision"
+SAE = "folder or weight file from any known library, or hf:user/repo/subfolder@revision"
 SAE_OR_RUN = f"{SAE}; a run folder means all of its finished SAEs"
-DATA = "activations: a folder from `osae harvest`, or a .npy or .safetensors file of rows"
+DATA = "activations: a folder or URL from `osae harvest`, or a .npy or .safetensors file of rows"
 MODEL = "ID_OR_FOLDER[:FILE.gguf]"
+RUN_OR_RESULT = "JSON file of results, folder of an experiment or a training run, or an SAE with contexts"
 
 
 def orientation_option() -> Any:
@@ -19,7 +20,7 @@ def orientation_option() -> Any:
     return option(
         "whether the atoms of a bare decoder are its rows or its columns",
         default=None,
-        shown="inferred from norms, else from the longer side",
+        shown="inferred from the norms, or else from the shape",
     )
 
 
@@ -29,19 +30,47 @@ def prefixes_option(help: str) -> Any:
 
 
 def model_option(default: Any = REQUIRED) -> Any:
-    """Declare --model, to take activations of."""
-    return option("a causal language model", default=default, metavar=MODEL, group=LANGUAGE)
+    """Declare --model, the model to take activations from."""
+    return option("causal language model", default=default, metavar=MODEL, group=LANGUAGE)
 
 
 def tokens_option(default: Any = REQUIRED) -> Any:
     """Declare --tokens, the number of activations to take."""
-    return option("activations to take, such as 2e6", default=default, least=1, group=LANGUAGE)
+    return option("number of activations to take, such as 2e6", default=default, least=1, group=LANGUAGE)
+
+
+def model_name_option() -> Any:
+    """Declare --model, the model that an SAE belongs to."""
+    return option("name of the model, if it is missing or wrong in the file", default=None, metavar="NAME")
+
+
+def layer_option() -> Any:
+    """Declare --layer, the layer that an SAE belongs to."""
+    return option(
+        "block of the model whose output the SAE reads, if the file does not say", default=None, least=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFiles(Options):
-    """The files that a result is written to."""
+    """Output files for a result."""
 
     json: Path | None = option("write all numbers to this file", default=None, metavar="FILE", group=FILES)
     csv: Path | None = option("write a table to this file", default=None, metavar="FILE", group=FILES)
-    html: Path | None = option("write a page to this file", default=None, metavar="FILE", group=FILES)
+    html: Path | None = option("write an HTML page to this file", default=None, metavar="FILE", group=FILES)
+
+    def list_files(self) -> tuple[Path | None, ...]:
+        """Return the files to write."""
+        return self.json, self.csv, self.html
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFiles(ResultFiles):
+    """Output files for a comparison."""
+
+    units: Path | None = option(
+        "write a table of all units to this CSV file", default=None, metavar="FILE", group=FILES
+    )
+
+    def list_files(self) -> tuple[Path | None, ...]:
+        return *super().list_files(), self.units

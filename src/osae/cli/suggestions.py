@@ -1,4 +1,4 @@
-"""What was probably meant by an option that does not exist."""
+"""Suggestions for options that do not exist."""
 
 from collections.abc import Iterable
 
@@ -17,6 +17,6 @@ RENAMED = {  # options of release 0.1.0, and what they are called now
 
 
 def suggest_flag(flag: str, known: Iterable[str]) -> str:
-    """Return a question that names the option that was probably meant; empty if there is none."""
+    """Return a question suggesting the option that was probably meant; empty if there is none."""
     known = tuple(known)
     return f"did you mean {RENAMED[flag]}?" if RENAMED.get(flag) in known else suggest(flag, known)

@@ -1,4 +1,4 @@
-"""Progress and messages, as a terminal shows them."""
+"""Progress and messages in a terminal."""
 
 import signal
 import sys
@@ -12,18 +12,18 @@ __all__ = ["Progress", "Terminated", "plain_warnings", "report_stop", "say"]
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised by SIGTERM, so that files that are being written are removed on the way out."""
+    """Raised on SIGTERM, so that unfinished files are removed before the process exits."""
 
 
 def report_stop(stop: KeyboardInterrupt, remedy: str) -> int:
-    """Say that the command was interrupted; return its exit code."""
+    """Print that the command was interrupted; return its exit code."""
     print(file=sys.stderr)  # the terminal has echoed ^C
     say(f"osae: interrupted. {remedy}")
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 def say(message: str) -> None:
-    """Print a message to the user, in one line."""
+    """Print a one-line message to the user."""
     from osae.report.text import visible
 
     print(visible(message.strip()), file=sys.stderr, flush=True)
@@ -31,7 +31,7 @@ def say(message: str) -> None:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print warnings for users in one line, without the place in the code that gave them."""
+    """Print warnings for users in one line, without their location in the code."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

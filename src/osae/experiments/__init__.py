@@ -36,7 +36,7 @@ Run = Callable[[Any, Progress], "ExperimentResult"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: what it is for, what may be chosen, and what it does."""
+    """An experiment: its help text, its options and its function."""
 
     name: str
     help: str
@@ -73,19 +73,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "energy",
-            "the order found is by explained energy, not by frequency",
+            "units are ordered by explained energy, not by frequency",
             EnergyOptions,
             _run_of("worlds.energy"),
         ),
         Experiment(
             "lemma",
-            "the lemma and the theorem on exact minimisers, and what the worlds satisfy",
+            "the lemma and the theorem on exact minimisers, and the properties of the worlds",
             LemmaOptions,
             _run_of("worlds.lemma"),
         ),
         Experiment(
             "hard",
-            "hard worlds: truth and consistency of runs that share nothing but the recipe",
+            "hard worlds: truth and consistency of runs that share only the recipe",
             HardOptions,
             _run_of("worlds.hard"),
         ),
@@ -100,7 +100,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "trust",
-            "whether reproducibility tells true units from false ones, and foretells the next run",
+            "whether reproducibility separates true units from false ones and predicts the next run",
             TrustOptions,
             _run_of("worlds.trust"),
         ),
@@ -118,7 +118,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "lm-start",
-            "how far SAEs from noise leave their start, by learning rate, with AuxK and without",
+            "how far SAEs move from a random start, by learning rate, with and without AuxK",
             StartOptions,
             _run_of("lm.start"),
         ),

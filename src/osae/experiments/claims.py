@@ -1,8 +1,8 @@
-"""Claims held against results: tests of differences, verdicts, and the claims of a result judged.
+"""Test claims against results: differences, verdicts, and the claims of each result.
 
-A claim is a set of statements that some quantity is above zero: how far a method is ahead of a rival, how far
-a mean is above a threshold. Each is tested with the errors of both sides, and Holm's procedure corrects for
-their number, so that a claim about equal methods is decided wrongly at most once in twenty.
+A claim is a set of statements that some quantity is above zero, such as the lead of a method over a rival, or
+of a mean over a threshold. Each is tested with the errors of both sides, and Holm's procedure corrects for
+their number, so that a claim about equal methods is decided wrongly at most 5 % of the time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,24 +16,24 @@ from osae.results.lm import LMResult
 HOLDS, PARTLY, FAILS = "holds", "holds in part", "does not hold here"
 UNDECIDED, UNTESTED = "undecided", "cannot be tested here"
 TRUE, FALSE = "true", "false"
-LM_START = "lm-start"  # the study of the start; its results have the type of those on worlds
+LM_START = "lm-start"  # the study of the start; its results have the same type as those on worlds
 
 R = TypeVar("R", bound=ExperimentResult)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement that a quantity is above zero, or several that depend on each other all are.
+    """A statement that a quantity, or each of several dependent quantities, is above zero.
 
-    Nested prefixes are no independent evidence: they make one statement, true if each of them is. `parts` are
-    the quantities by name; one without an error (a single pair of runs) is None.
+    Nested prefixes are not independent evidence: they form one statement, which is true if it holds for each
+    of them. `parts` are the quantities by name; a quantity without an error (a single pair of runs) is None.
     """
 
     about: str
     parts: Mapping[str, Estimate | None]
 
     def weigh(self) -> tuple[float, float]:
-        """Return a p-value and the direction it is for: 1 if all parts are above zero, -1 if one is below."""
+        """Return a p-value and its direction: 1 if all parts are above zero, -1 if one is below."""
         found = [part for part in self.parts.values() if part is not None]
         if len(found) < len(self.parts) or not found:
             return 1.0, 0.0
@@ -42,7 +42,7 @@ class Statement:
         return (above, 1.0) if above <= below else (below, -1.0)
 
     def describe(self, decision: Decision) -> Tested:
-        """Return the statement as results keep it: its weakest part, and what was decided."""
+        """Return the statement as stored in results: its weakest part, and the outcome."""
         outcome = TRUE if decision.above else FALSE if decision.below else UNDECIDED
         known = {name: part for name, part in self.parts.items() if part is not None}
         if not known:
@@ -58,7 +58,7 @@ def _strength(part: Estimate) -> float:
 
 
 def shift(found: Estimate | None, by: float) -> Estimate | None:
-    """Return the estimate plus a constant, if there is one."""
+    """Return the estimate plus a constant; None if there is no estimate."""
     return None if found is None else found.shifted(by)
 
 
@@ -73,14 +73,14 @@ def within(found: Estimate | None, low: float, high: float) -> dict[str, Estimat
 
 
 def weigh_statements(statements: Sequence[Statement]) -> tuple[Tested, ...]:
-    """Return each statement with what was decided, all of them tested together."""
+    """Test all statements together and return each with its outcome."""
     weights = [statement.weigh() for statement in statements]
     decisions = decide([p for p, _ in weights], [direction for _, direction in weights])
     return tuple(one.describe(decision) for one, decision in zip(statements, decisions, strict=True))
 
 
 def judge(tested: Sequence[Tested]) -> str:
-    """Return the verdict on a claim whose statements came out so."""
+    """Return the verdict on a claim, given the outcomes of its statements."""
     outcomes = [one.outcome for one in tested]
     if not outcomes:
         return UNTESTED
@@ -90,7 +90,7 @@ def judge(tested: Sequence[Tested]) -> str:
 
 
 def count_outcomes(tested: Sequence[Tested], noun: str) -> str:
-    """Return in how many cases the claim came out true, false, or neither, in words."""
+    """Describe how often the claim was true, false or undecided."""
     total = len(tested)
     counts = {word: sum(one.outcome == word for one in tested) for word in (TRUE, FALSE, UNDECIDED)}
     if counts[TRUE] == total:
@@ -100,7 +100,7 @@ def count_outcomes(tested: Sequence[Tested], noun: str) -> str:
 
 
 def judge_result(result: ExperimentResult) -> tuple[Claim, ...]:
-    """Return every claim about the experiment with what was found and the verdict, from the numbers alone."""
+    """Return every claim about the experiment with its finding and verdict, from the numbers alone."""
     if isinstance(result, LMResult):
         from osae.experiments.lm.claims import judge_lm
 
@@ -115,5 +115,5 @@ def judge_result(result: ExperimentResult) -> tuple[Claim, ...]:
 
 
 def add_claims(result: R, *, conclusive: bool) -> R:
-    """Return the result with its claims judged, if the run was long enough for verdicts."""
+    """Return the result, with its claims judged if the run was long enough for verdicts."""
     return replace(result, claims=judge_result(result)) if conclusive else result

@@ -1,4 +1,4 @@
-"""SAEs trained in parallel processes and kept on disk, so that an interrupted experiment can be resumed."""
+"""Train SAEs in parallel processes and store them on disk, so that interrupted experiments can be resumed."""
 
 import json
 import time
@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from osae import __version__
 from osae.config import to_json
 from osae.data.source import SourceSpec, open_source
-from osae.experiments.workers import run_tasks
+from osae.experiments.places import Local, Place, run_tasks
 from osae.files import read_json
 from osae.forecast import SINGLE, WORKER, Forecast, check
 from osae.model import SAE
@@ -21,6 +22,7 @@ from osae.training.loop import train
 from osae.training.member import Member
 from osae.training.run import provenance
 from osae.training.sizes import measure_training
+from osae.versions import find_commit
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Job:
     recipe: Recipe
     seed: int
     source: SourceSpec
-    snapshots: tuple[int, ...] = ()  # numbers of samples after which the SAE is kept as it then is
+    snapshots: tuple[int, ...] = ()  # numbers of samples after which a snapshot is saved
     device: str = "cpu"
 
     @property
@@ -43,7 +45,7 @@ class Job:
         return root / self.name
 
     def snapshot(self, root: Path, samples: int) -> Path:
-        """Return the folder of the SAE as it was after that many samples."""
+        """Return the folder of the snapshot after that many samples."""
         return self.folder(root) / "snapshots" / str(samples)
 
 
@@ -56,20 +58,22 @@ class FinishedJob:
     seconds: float
 
 
-def train_all(jobs: Sequence[Job], root: Path, *, workers: int) -> Iterator[FinishedJob]:
-    """Yield jobs as they finish, in any order; SAEs that `root` already holds are not trained again."""
+def train_all(jobs: Sequence[Job], root: Path, *, place: Place) -> Iterator[FinishedJob]:
+    """Yield jobs as they finish, in any order; SAEs that are already in `root` are not trained again."""
     missing = [job for job in jobs if not _is_there(job, root)]
-    check(forecast_jobs(missing, workers), "give fewer --jobs, or a smaller world or fewer units.", root)
+    if isinstance(place, Local):
+        needed = forecast_jobs(missing, place.workers)
+        check(needed, "give fewer --jobs, or a smaller world or fewer units.", root)
     for job in jobs:
         if job not in missing:
             yield _read(job, root)
-    train_one = partial(_train_and_keep, root=root)
-    for job in run_tasks(train_one, missing, workers=workers, describe=lambda job: job.name):
+    train_one = partial(_train_and_keep, root=root.absolute())
+    for job in run_tasks(train_one, missing, place=place, describe=lambda job: job.name):
         yield _read(job, root)
 
 
 def forecast_jobs(jobs: Sequence[Job], workers: int) -> Forecast:
-    """Return what training these SAEs takes, so many at a time, each in a process of its own."""
+    """Return the memory and disk space needed to train these SAEs in that many parallel processes."""
     if not jobs:
         return Forecast(0)
     each = [measure_training([job.recipe], [job.seed], job.source).forecast().memory for job in jobs]
@@ -80,19 +84,25 @@ def forecast_jobs(jobs: Sequence[Job], workers: int) -> Forecast:
 
 
 def sum_seconds(root: Path) -> float:
-    """Return the seconds that training took of all SAEs below a folder, whenever that was."""
-    seconds = 0.0
+    """Return the total training time of all SAEs below a folder, in seconds."""
+    return sum(about.get("seconds", 0.0) for about in _provenances(root))
+
+
+def find_commits(root: Path) -> tuple[str, ...]:
+    """Return the commits at which the SAEs below a folder were trained, if known."""
+    return tuple(sorted({about["commit"] for about in _provenances(root) if about.get("commit")}))
+
+
+def _provenances(root: Path) -> Iterator[dict[str, Any]]:
     for file in root.rglob("sae.json"):
-        about = json.loads(file.read_text()).get("provenance") or {}
-        seconds += about.get("seconds", 0.0)
-    return seconds
+        yield json.loads(file.read_text()).get("provenance") or {}
 
 
 def _train_and_keep(job: Job, root: Path) -> Job:
     """Train the SAE of a job and write it to its folder; return the job."""
-    torch.set_num_threads(1)  # one training run per core: threads inside a step would wait for each other
+    torch.set_num_threads(1)  # one training run per core: threads within a step would wait for each other
     source = _open_source(job.source)
-    # without its sae.json, what another recipe left does not count while its snapshots are overwritten
+    # without sae.json, the SAE of another recipe does not count while its snapshots are overwritten
     (job.folder(root) / "sae.json").unlink(missing_ok=True)
     started = time.perf_counter()
     member = Member(job.recipe, job.seed, source.block(0), device=job.device)
@@ -104,7 +114,8 @@ def _train_and_keep(job: Job, root: Path) -> Job:
 
     keep(0)
     train([member], source, after=[keep])
-    about = provenance(member, job.source) | {"seconds": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
+    about = provenance(member, job.source) | {"seconds": seconds, "commit": find_commit()}
     member.finish().save(job.folder(root), provenance=about)
     return job
 
@@ -113,9 +124,9 @@ _open_source = lru_cache(maxsize=1)(open_source)
 
 
 def _is_there(job: Job, root: Path) -> bool:
-    """Return whether `root` holds the job's SAE and its snapshots, of the same recipe on the same source.
+    """Return whether `root` contains the job's SAE and snapshots, with the same recipe and source.
 
-    What is damaged counts as missing.
+    Damaged files count as missing.
     """
     folders = [job.folder(root), *(job.snapshot(root, samples) for samples in job.snapshots)]
     try:

@@ -1,4 +1,4 @@
-"""Names of methods that experiments and claims refer to, each in one place. Nothing here needs torch."""
+"""Names of the methods that experiments and claims refer to. Nothing here needs torch."""
 
 VANILLA = "vanilla"
 TOPK = "topk"
@@ -13,6 +13,7 @@ OSAE_SWEPT = "osae-swept"
 OSAE_SWEPT_RESTARTING = "osae-swept-restarting"
 OSAE = "osae"
 OSAE_FROM_NOISE = "osae-from-noise"
+OSAE_FROM_MODES = "osae-from-modes"
 MATRYOSHKA = (MATRYOSHKA_FIXED, MATRYOSHKA_RANDOM)
 
 # the recipes of `osae.recipes`, which needs torch; a test compares the two
@@ -28,17 +29,17 @@ _COMMON = (
 )
 WORLD_METHODS = (*_COMMON, OSAE_GEOMETRIC, OSAE_SWEPT, OSAE_SWEPT_RESTARTING, OSAE)
 OTHER_ROADS = ("topk-resorted", "topk-archetypal", "topk-aligned", "topk-kmeans", "topk-penalised")
-ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE, *OTHER_ROADS)
+ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE, OSAE_FROM_MODES, *OTHER_ROADS)
 TABLE_METHODS = (VANILLA, TOPK, BATCHTOPK, *MATRYOSHKA, NESTED_DROPOUT, OSAE_PAPER, OSAE)  # in table 1
 LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models
 
-# how SAEs start: from the data's principal directions, from random atoms, or from clusters of the data
-DATA, NOISE, KMEANS = "data", "noise", "kmeans"
-STARTS = (DATA, NOISE, KMEANS)
+# how SAEs start: from the data's principal directions, from random atoms, from clusters or modes of the data
+DATA, NOISE, KMEANS, MODES = "data", "noise", "kmeans", "modes"
+STARTS = (DATA, NOISE, KMEANS, MODES)
 
 # rows of tables that are not recipes
 UNTRAINED = "untrained"
-TOPK_OUR_SETTINGS = "topk-our-settings"  # TopK in the Zipfian world, trained as our recipe is
+TOPK_OUR_SETTINGS = "topk-our-settings"  # TopK in the Zipfian world, trained like our recipe
 TOPK_SORTED = "topk-sorted"  # on worlds by energy, on language models by gain
 TOPK_SORTED_BY_GAIN = "topk-sorted-by-gain"
 
@@ -51,8 +52,11 @@ SORTED_BY_GAIN = {
 }
 SORTED_AFTERWARDS = frozenset((*SORTED_BY_ENERGY.values(), *SORTED_BY_GAIN.values()))
 
-# variants with names of their own
+# variants with their own names
 NO_SWEEPING, NO_WARMUP = "no unit sweeping", "no warm-up of k"  # of the paper's recipe
 SWEPT_NO_SWEEPING = "osae-swept, no unit sweeping"
+WITH_SPLITTING = {
+    name: f"{name} + splitting" for name in (TOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)
+}  # in `budgets`
 MATRYOSHKA_EQUAL = "matryoshka-fixed, equal groups"  # in the Zipfian world
 ORDERED, PLAIN = "ordered", "plain"  # linear autoencoders with the nested loss and without it

@@ -1,4 +1,4 @@
-"""What every experiment lets its users choose. Nothing here needs torch."""
+"""Options shared by all experiments. Nothing here needs torch."""
 
 import os
 from collections.abc import Sequence
@@ -6,33 +6,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from osae.options import Options, option
+from osae.experiments.places import Place, PlaceOptions
+from osae.options import option
 
 FEW_SEEDS, QUICK_SEEDS = 5, 2
-ENOUGH_SEEDS = 3  # for a verdict: two seeds are one pair, which has no interval
-
-
-def jobs_option(shown: str) -> Any:
-    """Declare the number of training runs at a time; `shown` says how many there are by default."""
-    return option("number of parallel training runs", default=None, least=1, shown=shown)
+ENOUGH_SEEDS = 3  # for a verdict: two seeds form one pair, which has no interval
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentOptions(Options):
+class ExperimentOptions(PlaceOptions):
     """The options of every experiment."""
 
     out: Path = option("folder for results and figures", metavar="DIR")
-    quick: bool = option("a short version with few seeds, in about a minute", default=False)
-    jobs: int | None = jobs_option("one per core")
+    quick: bool = option("run a short version with few seeds, in about a minute", default=False)
 
     @property
     def workers(self) -> int:
-        """The number of training runs at a time."""
+        """The number of parallel training runs on this machine."""
         return self.jobs or os.cpu_count() or 1
+
+    @property
+    def place(self) -> Place:
+        """Where to run the training runs."""
+        return self.find_place(self.workers, self.out)
 
 
 def seeds_option(shown: str, *, least: int = 1) -> Any:
-    """Declare the number of seeds; `shown` says how many there are by default."""
+    """Declare the number of seeds; `shown` describes the default."""
     return option("number of training seeds", default=None, least=least, shown=shown)
 
 

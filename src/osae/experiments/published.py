@@ -1,4 +1,4 @@
-"""The numbers of the paper, as printed there."""
+"""The numbers published in the paper."""
 
 from osae.experiments.methods import BATCHTOPK, MATRYOSHKA_FIXED, MATRYOSHKA_RANDOM, OSAE_PAPER, TOPK
 from osae.results.base import Interval
@@ -44,7 +44,7 @@ TABLE_1 = {
     ),
 }
 
-# what stitching the units of a larger SAE into a smaller one does: shares of the units
+# shares of units by their effect when stitched from a larger SAE into a smaller one
 STITCHING = {
     BATCHTOPK: PublishedRow("BatchTopK", {"novel": 0.738, "reconstruction": 0.212, "unchanged": 0.050}),
     MATRYOSHKA_RANDOM: PublishedRow(

@@ -1,8 +1,7 @@
-"""Worker processes: what each is at work on is known, and none outlives the process that started it.
+"""Worker processes whose current tasks are known, and which do not outlive their parent process.
 
-A worker reads tasks from its standard input and writes answers to its standard output. If a worker dies, its
-output ends, and the others are stopped at once. If the process that started it dies, its input ends, and it
-exits.
+A worker reads tasks from its standard input and writes results to its standard output. If a worker dies, its
+output ends, and the others are stopped at once. If the parent dies, the worker's input ends, and it exits.
 """
 
 import os
@@ -23,36 +22,54 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SERVE = "from osae.experiments.workers import serve; serve()"
-_LENGTH = struct.Struct("<Q")  # of a task in bytes, before the task itself
-_PATIENCE = 5.0  # seconds for a worker to exit by itself
+_LENGTH = struct.Struct("<Q")  # length of a task in bytes, before the task itself
+_PATIENCE = 5.0  # seconds for a worker to exit on its own
 
 
-def run_tasks(
-    function: Callable[[T], R], tasks: Sequence[T], *, workers: int, describe: Callable[[T], str]
+def run_locally(
+    function: Callable[[T], R],
+    tasks: Sequence[T],
+    *,
+    workers: int,
+    describe: Callable[[T], str],
+    lost: Callable[[T, str], R] | None = None,
 ) -> Iterator[R]:
-    """Yield function(task) of every task as it is ready, in any order; a single worker is this process.
+    """Yield function(task) for every task as it finishes, in any order.
 
-    Raise `ChildProcessError` that names the task if a worker dies.
+    With a single worker and no `lost`, tasks run in this process.
+
+    If a worker dies, `lost` provides the result of its task, and a new worker replaces it; without `lost`, a
+    `ChildProcessError` names the task.
     """
-    if workers == 1:
+    if workers == 1 and lost is None:
         yield from map(function, tasks)
         return
-    waiting, team = (
-        list(reversed(tasks)),
-        [_Worker(function, describe) for _ in range(min(workers, len(tasks)))],
-    )
+    waiting = list(reversed(tasks))
+    team: list[_Worker[T, R]] = []
     try:
         with selectors.DefaultSelector() as selector:
-            for worker in team:
-                selector.register(worker.answers, selectors.EVENT_READ, worker)
-                worker.give(waiting.pop())
+
+            def hire() -> None:
+                team.append(_Worker(function, describe))
+                selector.register(team[-1].answers, selectors.EVENT_READ, team[-1])
+                team[-1].give(waiting.pop())
+
+            for _ in range(min(workers, len(tasks))):
+                hire()
             for _ in tasks:
                 worker = selector.select()[0][0].data
-                answer = worker.take()
-                if waiting:
+                try:
+                    answer, alive = worker.take(), True
+                except ChildProcessError as error:
+                    if lost is None:
+                        raise
+                    answer, alive = lost(worker.task, str(error)), False
+                if alive and waiting:
                     worker.give(waiting.pop())
                 else:
                     selector.unregister(worker.answers)
+                    if waiting:
+                        hire()
                 yield answer
     finally:
         for worker in team:
@@ -60,7 +77,7 @@ def run_tasks(
 
 
 class _Worker(Generic[T, R]):
-    """A process, and the task that it is at work on."""
+    """A process and its current task."""
 
     def __init__(self, function: Callable[[T], R], describe: Callable[[T], str]):
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
@@ -78,13 +95,13 @@ class _Worker(Generic[T, R]):
     def give(self, task: T) -> None:
         """Start the worker on a task."""
         self.task = task
-        with suppress(BrokenPipeError):  # it died: taking its answer tells so
+        with suppress(BrokenPipeError):  # it died, which `take` reports
             request = pickle.dumps((self.function, task))
             self.requests.write(_LENGTH.pack(len(request)) + request)
             self.requests.flush()
 
     def take(self) -> R:
-        """Return the worker's answer; raise what the task raised."""
+        """Return the worker's result; raise the exception of its task."""
         assert self.task is not None
         try:
             kind, answer = pickle.load(self.answers)
@@ -106,7 +123,7 @@ class _Worker(Generic[T, R]):
     def stop(self) -> None:
         """End the process, whatever it is doing."""
         for pipe in (self.requests, self.answers):
-            with suppress(OSError):  # what was left in its buffer has no reader
+            with suppress(OSError):  # nobody reads what is left in its buffer
                 pipe.close()
         self.process.kill()
         self.process.wait()
@@ -123,10 +140,10 @@ def _describe_end(process: subprocess.Popen) -> str:
 
 
 def serve() -> None:
-    """Answer tasks from the standard input until it ends, then exit at once."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our parent decides
+    """Run tasks from the standard input until it ends, then exit at once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a task prints is no answer
+    os.dup2(2, 1)  # output printed by a task is not its result
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_tasks, args=(tasks,), daemon=True).start()
     while True:
@@ -135,10 +152,10 @@ def serve() -> None:
 
 
 def _read_tasks(tasks: "queue.SimpleQueue[bytes]") -> None:
-    """Pass tasks on as bytes: reading them may import much, and the end must be noticed at once."""
+    """Pass tasks on as bytes: unpickling may take time, and the end of the input must be noticed at once."""
     while length := sys.stdin.buffer.read(_LENGTH.size):
         tasks.put(sys.stdin.buffer.read(*_LENGTH.unpack(length)))
-    os._exit(1)  # whoever gave the tasks has ended
+    os._exit(1)  # the parent process has ended
 
 
 def _answer(request: bytes) -> tuple[str, Any]:

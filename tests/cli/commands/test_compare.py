@@ -69,7 +69,7 @@ def test_compare_of_many_draws_means_and_the_first_panels(here, capsys):
     for number in range(5):
         np.save(here / f"{number}.npy", noise(30, 8, number).numpy())
     assert main(["compare", *(f"{number}.npy" for number in range(5)), "--html", "m.html"]) == 0
-    assert "the first 8 of 10 pairs" in (here / "m.html").read_text()
+    assert "The first 8 of 10 pairs" in (here / "m.html").read_text()
     assert "4.npy" in capsys.readouterr().out
 
 

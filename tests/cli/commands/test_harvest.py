@@ -59,7 +59,7 @@ def test_too_little_text_is_said(words, tmp_path, capsys):
 def test_outliers_are_not_blamed_on_the_text(words, tmp_path, capsys):
     assert main([*words, str(tmp_path / "acts"), "--max-norm", "1"]) == 0
     said = capsys.readouterr().out
-    assert "the text gave" not in said
+    assert "the text yields only" not in said
     assert Shards(tmp_path / "acts").rows < 500
 
 
@@ -146,7 +146,7 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--model", "large", "--layer", "0"], "--dtype bfloat16 or float32"),
         (["--model", "./nowhere"], "cannot be opened as a language model"),
         (["--model", "model:weights.gguf"], "contains no weights.gguf"),
-        (["--skip-positions", "8"], "leaves nothing of a --context of 8 tokens: skip at most 7"),
+        (["--skip-positions", "8"], "leaves no tokens in a --context of 8: skip at most 7"),
         (["--max-norm", "0.1"], "at least 1, or 0"),
         (["--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
         (["--context", "100"], "at most 64 tokens"),
@@ -175,7 +175,7 @@ def test_an_unknown_module_is_refused(words, tmp_path, capsys):
 def test_another_harvest_in_the_folder_is_refused(words, tmp_path, capsys):
     assert main([*words, str(tmp_path / "acts")]) == 0
     assert main([*words, str(tmp_path / "acts"), "--layer", "2"]) == 2
-    assert "holds another harvest" in capsys.readouterr().err
+    assert "contains another harvest" in capsys.readouterr().err
 
 
 def test_a_wrong_request_can_be_corrected_in_the_same_folder(words, tmp_path):

@@ -31,7 +31,7 @@ def test_a_recipe_is_printed_in_full(capsys):
     sizes = [
         (made["sae"]["width"], made["sae"]["units"], made["batch"]) for made in (on_activations, on_worlds)
     ]
-    assert sizes == [(576, 4096, 2048), (80, 100, 500)]
+    assert sizes == [(576, 4096, 512), (80, 100, 500)]
     assert on_worlds["samples"] == 3_000_000
 
 

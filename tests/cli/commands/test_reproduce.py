@@ -80,7 +80,8 @@ def test_reproduce_writes_results_table_and_page_and_continues_from_what_is_ther
     assert results["experiment"] == "toy"
     assert results["command"].startswith("osae reproduce toy --quick")
     assert results["seconds"] > 0
-    assert "torch" in results["versions"]
+    assert {"torch", "cpu"} <= results["versions"].keys()
+    assert results.get("training_commits", [None]) == [results.get("commit")]
     methods = [row["method"] for row in results["rows"]]
     assert methods == ["topk", "topk-sorted", "topk-sorted-by-gain", "osae"]
     for key in ("stability_pairs", "stability_truth", "orderedness_pairs", "orderedness_truth", "mse"):

@@ -1,6 +1,10 @@
 """`osae show` and `osae watch` as a user meets them."""
 
+import json
+import os
+import re
 import shutil
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -26,6 +30,7 @@ def test_show_says_how_far_a_run_is(capsys):
 @pytest.mark.parametrize("name", ["run", "interrupted"])
 def test_watch_looks_once_and_writes_a_page(name, tmp_path, capsys):
     run, page = shutil.copytree(RELEASED / name, tmp_path / name), tmp_path / "run.html"
+    os.utime(run / "log.jsonl")  # it would say how long ago that was
     assert main(["watch", str(run), "--once", "--html", str(page)]) == 0
     said = capsys.readouterr().out
     html = page.read_text()
@@ -34,6 +39,26 @@ def test_watch_looks_once_and_writes_a_page(name, tmp_path, capsys):
     assert ('http-equiv="refresh"' in html) == (name == "interrupted")  # until the run has ended
     assert main(["show", str(run)]) == 0
     assert capsys.readouterr().out == said
+
+
+def test_the_rate_of_a_resumed_run_is_that_of_its_training(tmp_path, capsys):
+    run = shutil.copytree(RELEASED / "interrupted", tmp_path / "run")
+    recipe = json.loads((run / "run.json").read_text())["config"]["recipes"][0]
+    speeds = [{"step": 1}, {"step": 2, "samples_per_second": 400.0}]
+    speeds += [{"step": 3}, {"step": 4, "samples_per_second": 100.0}]  # resumed on a slower day
+    (run / "speed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in speeds))
+    yesterday = time.time() - 86_400
+    os.utime(run / "run.json", (yesterday, yesterday))
+    os.utime(run / "log.jsonl")
+    assert main(["watch", str(run), "--once"]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    done, steps = (int(text.replace(",", "")) for text in re.findall(r"([\d,]+) of ([\d,]+) steps", head)[0])
+    assert (recipe["batch"], steps) == (200, recipe["samples"] // 200)
+    rate = 2 / (200 / 400 + 200 / 100)  # two stretches of as many steps
+    assert f", {rate:.3g} a second, 0:00:{round((steps - done) / rate):02d} left" in head
+    os.utime(run / "log.jsonl", (yesterday, yesterday))
+    assert main(["watch", str(run), "--once"]) == 0
+    assert "no log entry for 1,440 minutes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["show", "watch"])

@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from osae import SAE, passes
+from osae import SAE
 from osae.cli import main
 from osae.cli.changes import FIELDS
 from osae.cli.commands.evaluate import EvaluateOptions
@@ -19,15 +19,13 @@ from osae.data.shards import DType, write_shards
 from osae.data.source import Live, OnDisk
 from osae.data.text import TextFiles
 from osae.data.worlds import ForestWorld, SparseWorld
-from osae.defaults import BATCH
+from osae.defaults import LARGE_BATCH
 from osae.experiments.lm.settings import SETTINGS, Setting
 from osae.experiments.methods import STARTS
 from osae.model import SAEConfig
 from osae.options import list_options, parse_option
-from osae.passes import ORDERS
 from osae.recipes import RECIPES, WORLD_RECIPES, Recipe, Task
 from osae.recipes import STARTS as RECIPE_STARTS
-from osae.results.ordering import By
 from osae.sparsify import TopK
 from osae.studies.evaluate import TOKENS
 from osae.training import run as runs
@@ -73,13 +71,12 @@ def test_what_is_kept_apart_from_torch_is_the_same_there():
             get_args(kinds) or (kinds,)
         )
     assert tuple(RECIPE_STARTS) == STARTS
-    assert ORDERS == get_args(By) == get_args(passes.By)
     assert set(get_args(DType)) == set(get_args(get_type_hints(HarvestOptions)["dtype"]))
     task = {field.name: field.default for field in fields(Task)}
     setting = {field.name: field.default for field in fields(Setting)}
     assert setting["groups"] == task["groups"]
     assert setting["context"] == Harvest("m", TextFiles(("x",)), 1).context
-    assert setting["batch"] == BATCH
+    assert setting["batch"] == LARGE_BATCH
     assert EvaluateOptions(saes=("a",), data=Path("x")).tokens == TOKENS
 
 
@@ -180,9 +177,9 @@ def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
         (["topk", "--setting", "pythia-70m", "--units", "79"], "--k 80 exceeds the SAE's 79 units"),
         (
             ["topk", "--context", "1", "--skip-positions", "5"],
-            "--skip-positions 5 leaves nothing of a --context of 1",
+            "--skip-positions 5 leaves no tokens in a --context of 1",
         ),
-        (["topk", "--context", "1"], "--skip-positions 1 leaves nothing of a --context of 1"),
+        (["topk", "--context", "1"], "--skip-positions 1 leaves no tokens in a --context of 1"),
         (["topk", "--max-norm", "0.5"], "--max-norm 0.5: give at least 1, or 0"),
     ],
     ids=str,

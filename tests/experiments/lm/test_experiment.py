@@ -204,7 +204,7 @@ def test_one_text_and_one_method_are_enough(texts, tmp_path):
     assert not result.crossings
     assert result.stitching is None
     assert not result.claims
-    assert "2 seeds are one pair" in result.notes[0]
+    assert "2 seeds form only one pair" in result.notes[0]
     assert {claim.verdict for claim in judge_result(result)} == {UNTESTED}
     (progression,) = result.progressions
     assert [moment.tokens for moment in progression.moments] == [0, 500, 1000, 1500, 2000]
@@ -256,7 +256,7 @@ def test_two_mixtures_share_no_document_and_have_the_texts_in_their_shares(marke
         for half in (text.tuning_rows(), text.test_rows()):
             assert float(half[:, 0].mean()) == pytest.approx(share, abs=0.1)
     assert mix_texts(marked, 0.7, tmp_path / "mixed", silent) == made
-    with pytest.raises(ValueError, match="holds activations of other documents"):
+    with pytest.raises(ValueError, match="contains activations of other documents"):
         mix_texts({"one": marked["other"], "other": marked["one"]}, 0.7, tmp_path / "mixed", silent)
 
 

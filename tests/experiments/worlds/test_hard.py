@@ -10,6 +10,7 @@ import torch
 
 from osae.config import alter
 from osae.data.worlds import ForestWorld
+from osae.defaults import LARGE_BATCH
 from osae.experiments.methods import LM_METHODS, UNTRAINED
 from osae.experiments.worlds import hard
 from osae.experiments.worlds.claims import CLAIMS
@@ -48,6 +49,30 @@ def test_each_run_trains_on_a_part_of_its_own(ran):
         about = json.loads(file.read_text())["provenance"]
         seen[about["seed"]] = about["source"]["part"]
     assert seen == {0: 0, 1: 1}
+
+
+def test_batch_and_start_change_for_all_methods_alike(tmp_path, monkeypatch):
+    monkeypatch.setitem(hard.WORLDS, "flat", SMALL)
+    monkeypatch.setattr(hard, "QUICK_SAMPLES", 1500)
+    methods = ("topk", "osae")
+    options = HardOptions(
+        out=tmp_path,
+        quick=True,
+        jobs=1,
+        seeds=1,
+        forests=("flat",),
+        methods=methods,
+        batch=100,
+        start="noise",
+    )
+    rows = hard.run(options, lambda *words: None).sections[0].by_method()
+    for method in (*methods, UNTRAINED):
+        made = rows[method].recipe or {}
+        assert (made["batch"], made["start"]["kind"]) == (100, "FromNoise"), method
+    usual = HardOptions(out=tmp_path)
+    assert (usual.rows_per_step, usual.start) == (LARGE_BATCH, None)
+    with pytest.raises(ValueError, match="--batch 1501 exceeds the world's 1500 samples: give a smaller"):
+        hard.hard_task(SMALL, replace(usual, batch=1501))
 
 
 def test_sorting_and_starts_change_no_atom_and_train_nothing(ran):

@@ -23,6 +23,7 @@ from osae.experiments.worlds.theorem import (
     measure_tiny_world,
     search_orders,
 )
+from osae.experiments.worlds.theory_claims import Atoms
 from osae.experiments.worlds.truths import (
     decorrelate_pairs,
     draw_truth,
@@ -32,8 +33,8 @@ from osae.experiments.worlds.truths import (
 )
 from osae.prefix import Geometric, Uniform, prefix_weights
 
-BY_NAME = {tiny.name: tiny for tiny in TINY_WORLDS}
-ORTHONORMAL = [tiny for tiny in TINY_WORLDS if tiny.orthonormal]
+BY_NAME = {str(tiny.case): tiny for tiny in TINY_WORLDS}
+ORTHONORMAL = [tiny for tiny in TINY_WORLDS if tiny.case.kind is Atoms.ORTHONORMAL]
 COHERENT = BY_NAME["Gaussian, d = 4, the rarer the stronger"]
 
 
@@ -44,23 +45,23 @@ def test_the_mass_of_prefixes_decreases_strictly_if_every_prefix_has_weight():
         assert problem.mass[0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("tiny", TINY_WORLDS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", TINY_WORLDS, ids=lambda tiny: str(tiny.case))
 def test_tiny_worlds_are_what_they_are_called(tiny):
     atoms, codes = tiny.truth(0)
     assert ((codes != 0).sum(1) == 2).all()
     np.testing.assert_allclose(energies(codes), frequencies(codes) ** tiny.power, atol=1e-12)
     gram = atoms @ atoms.T
     np.testing.assert_allclose(np.diag(gram), 1)
-    assert (np.abs(gram - np.eye(5)).max() < 1e-12) == tiny.orthonormal
+    assert (np.abs(gram - np.eye(5)).max() < 1e-12) == (tiny.case.kind is Atoms.ORTHONORMAL)
     cosines = tiny.world(0).dictionary().double()
-    if not tiny.orthonormal:  # coordinates in the span: the same inner products, up to the order
+    if tiny.case.kind is not Atoms.ORTHONORMAL:  # coordinates in the span: the same inner products
         spectra = (np.linalg.eigvalsh(m) for m in (gram, (cosines @ cosines.T).numpy()))
         np.testing.assert_allclose(*spectra, atol=1e-6)
     for four in itertools.combinations(range(5), 4):  # spark above 2m
         assert np.linalg.svd(atoms[list(four)], compute_uv=False)[-1] > 1e-3
 
 
-@pytest.mark.parametrize("tiny", ORTHONORMAL, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", ORTHONORMAL, ids=lambda tiny: str(tiny.case))
 def test_with_orthonormal_atoms_every_order_has_the_true_codes_and_loses_by_energy_alone(tiny):
     truth = tiny.truth(1)
     search = search_orders(truth)

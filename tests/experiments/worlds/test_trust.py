@@ -10,6 +10,7 @@ from osae.data.worlds import ForestWorld, SparseWorld
 from osae.experiments import EXPERIMENTS
 from osae.experiments.worlds import trust
 from osae.experiments.worlds.options import TrustOptions
+from osae.studies.compare import compare
 
 
 def test_ranking_quality_is_the_share_of_pairs_in_the_right_order():
@@ -22,9 +23,9 @@ def test_ranking_quality_is_the_share_of_pairs_in_the_right_order():
     assert metrics.ranking_quality(score, torch.ones(60, dtype=torch.bool)) is None
 
 
-def test_calibration_is_the_weighted_gap_between_what_is_foretold_and_found():
-    foretold = torch.tensor([0.125, 0.125, 0.875, 0.875])
-    found = metrics.calibration(foretold, torch.tensor([True, False, True, True]))
+def test_calibration_is_the_weighted_gap_between_what_is_predicted_and_found():
+    predicted = torch.tensor([0.125, 0.125, 0.875, 0.875])
+    found = metrics.calibration(predicted, torch.tensor([True, False, True, True]))
     assert (found.expected, found.observed, found.units) == ((0.125, 0.875), (0.5, 1.0), (2, 2))
     assert found.error == pytest.approx((0.375 + 0.125) / 2)
 
@@ -63,6 +64,8 @@ def test_reproducibility_tells_true_units_from_false_ones_on_small_worlds(tmp_pa
     assert 0.4 < table["true_units"] < 0.99
     assert table["auc"] > 0.9
     assert forest["auc"] > 0.65
+    assert min(table["auc_support"], forest["auc_support"]) > 0.8
+    assert len(table["calibration_error"].values or ()) in (0, 4)
 
 
 @pytest.mark.slow
@@ -71,7 +74,8 @@ def test_reproducibility_tells_true_units_from_false_ones_where_runs_still_err(t
     assert table["true_units"] < 0.99
     assert table["auc"] >= 0.95
     assert forest["true_units"] < 0.99
-    assert forest["auc"] >= 0.9
+    assert table["auc_support"] >= 0.95
+    assert forest["auc_support"] >= 0.9
 
 
 def test_activations_have_no_truth_but_a_next_run(tmp_path):
@@ -81,5 +85,36 @@ def test_activations_have_no_truth_but_a_next_run(tmp_path):
     np.save(tmp_path / "x.npy", world.draw("train").x.numpy())
     (measures,) = run(tmp_path / "out", seeds=4, data=tmp_path / "x.npy", units=12, k=2, tokens=20_000)
     assert "auc" not in measures
-    assert 0 <= measures["calibration_error"] < 0.3
+    assert 0 <= measures["calibration_error"].mean < 0.3
     assert 0 < measures["found_units"] <= 1
+
+
+@pytest.mark.parametrize("chosen", [("table",), ("trees",), ("table", "trees")])
+def test_worlds_that_are_not_asked_for_are_left_out(chosen, tmp_path):
+    options = TrustOptions(out=tmp_path, quick=True, world_kinds=chosen)
+    titles = {"table": "Table 1's world", "trees": "Trees of correlated atoms"}
+    found = [setting.title.partition(",")[0] for setting in trust._worlds(options, 2)]
+    assert found == [titles[name] for name in chosen]
+
+
+def test_a_run_that_is_predicted_takes_no_part_in_the_prediction():
+    rows = torch.eye(24)
+    saes = [rows.clone() for _ in range(4)]
+    saes[0][:6] = rows[:6] + 2 * rows[12:18]  # the first run lacks what all others have
+    units = compare(saes, chance_draws=0).units
+    assert units is not None
+    turns = trust.predict_runs(units)
+    assert [len(told) for told, _ in turns] == [3 * 24] * 4
+    told, seen = turns[0]
+    assert torch.equal(seen, torch.cat([torch.arange(24) >= 6] * 3))
+    assert len(told.unique()) == 1  # to the others, all units are equal
+    assert len(turns[1][0].unique()) > 1
+
+
+def test_options_that_a_setting_would_ignore_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="--units applies to activations only: add --data"):
+        TrustOptions(out=tmp_path, units=64)
+    with pytest.raises(ValueError, match="--world-kinds applies to synthetic worlds only"):
+        TrustOptions(out=tmp_path, data=tmp_path, world_kinds=("trees",))
+    with pytest.raises(ValueError, match="--world-seed applies to synthetic worlds only"):
+        TrustOptions(out=tmp_path, data=tmp_path, world_seed=1)

@@ -1,1 +1,1 @@
-"""The commands, one module each: its options and its function. Nothing heavy is imported before it runs."""
+"""The commands, one module each. Heavy libraries are imported only when a command runs."""

@@ -1,8 +1,6 @@
 """`osae compare`: how consistent SAEs from any library are."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 from osae.cli import startup
 from osae.cli.command import Command
@@ -11,61 +9,58 @@ from osae.cli.inputs import check_several
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
-    FILES,
     SAE_OR_RUN,
-    ResultFiles,
+    ComparisonFiles,
     orientation_option,
     prefixes_option,
 )
 from osae.cli.terminal import Progress
+from osae.defaults import Chance, Dead, On
 from osae.interop.formats import Orientation
 from osae.options import option
+from osae.stores import Place
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(ResultFiles):
-    """What to compare, and by what."""
+class CompareOptions(ComparisonFiles):
+    """What to compare, and how."""
 
     saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
-    data: Path | None = option(
+    data: Place | None = option(
         f"compare what the units do on {DATA}", default=None, metavar="DATA", shown="decoders alone"
     )
-    prefixes: tuple[int, ...] | None = prefixes_option("lengths of the prefixes to compare")
-    on: Literal["decoder", "encoder"] = option("the rows to compare", default="decoder")
+    prefixes: tuple[int, ...] | None = prefixes_option("prefix lengths to compare")
+    on: On = option("the rows to compare", default="decoder")
     absolute: bool = option(
         "match by the absolute value of the cosine, so that opposite directions agree", default=False
     )
-    dead: Literal["keep", "drop"] = option(
-        "whether zero rows, and units that never fire on --data, are included", default="keep"
-    )
-    chance: Literal["fitted", "isotropic"] = option(
-        "how to draw random dictionaries for chance levels: with the mean and covariance of the atoms that "
-        "are compared, or isotropic",
+    dead: Dead = option("whether to include zero rows and units that never fire on --data", default="keep")
+    chance: Chance = option(
+        "how to draw random dictionaries for chance levels: with the mean and covariance of the atoms being "
+        "compared, or isotropic",
         default="fitted",
     )
     chance_draws: int | None = option(
-        "pairs of random dictionaries for each chance level; 0 for none",
+        "number of pairs of random dictionaries for each chance level; 0 for none",
         default=None,
-        shown="by size",
+        shown="depends on size",
         least=0,
     )
     same: float | None = option(
-        "least cosine of two units that count as the same",
+        "minimum cosine at which two units count as the same",
         default=None,
-        shown="0.894: they share twice of what they differ in",
+        shown="0.894, where two units share twice as much as they differ in",
         least=0,
     )
     orientation: Orientation | None = orientation_option()
-    units: Path | None = option(
-        "write a table of every unit to this CSV file", default=None, metavar="FILE", group=FILES
-    )
 
 
 def run(options: CompareOptions, line: str) -> int:
     """Compare the SAEs, print the tables and write the files."""
-    check_study(options, *options.saes, options.data, more=(options.units,))
+    check_study(options, *options.saes, options.data)
     check_several(options.saes)
     startup.leave_a_core()
+    startup.load_libraries()
     from osae import compare
 
     startup.freeze_imports()
@@ -84,19 +79,15 @@ def run(options: CompareOptions, line: str) -> int:
             chance=options.chance,
             chance_draws=options.chance_draws,
             **({} if options.same is None else {"same": options.same}),
-            orientation=None,  # applied when the SAEs were opened
+            orientation=None,  # was applied when the SAEs were opened
             progress=progress,
         )
-    finish_study(result, options, line)
-    if options.units and result.units:
-        result.units.to_csv(options.units)
-        print(options.units)
-    return 0
+    return finish_study(result, options, line)
 
 
 COMMAND = Command(
     "compare",
-    "Measure how consistent SAEs from any library are: every pair, with its chance level.",
+    "Measure how consistent SAEs from any library are, for every pair, with chance levels.",
     CompareOptions,
     run,
     examples=(

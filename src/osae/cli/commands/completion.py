@@ -1,4 +1,4 @@
-"""`osae completion`: completion of commands, options and values in a shell."""
+"""`osae completion`: shell completion of commands, options and values."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,9 @@ from osae.options import Options, option
 class CompletionOptions(Options):
     """The shell."""
 
-    shell: str = option("bash, zsh or fish", positional=True, metavar="SHELL", choices=tuple(SCRIPTS))
+    shell: str = option(
+        "shell to write the script for", positional=True, metavar="SHELL", choices=tuple(SCRIPTS)
+    )
 
 
 def run(options: CompletionOptions, line: str) -> int:
@@ -22,7 +24,7 @@ def run(options: CompletionOptions, line: str) -> int:
 
 COMMAND = Command(
     "completion",
-    "Print a script that lets bash, zsh or fish complete commands, options and values.",
+    "Print a completion script for bash, zsh or fish.",
     CompletionOptions,
     run,
     examples=(

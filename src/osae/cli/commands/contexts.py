@@ -1,34 +1,36 @@
-"""`osae contexts`: where the units of SAEs fire."""
+"""`osae contexts`: the text on which the units of SAEs fire."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_contexts
 from osae.cli.inputs import HUB, check_present
 from osae.cli.outputs import check_folder
 from osae.cli.shared_options import MODEL, SAE_OR_RUN
 from osae.cli.terminal import Progress
 from osae.options import Options, device_option, option
+from osae.stores import Place
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextsOptions(Options):
-    """The SAEs, the text that they are run on, and what to keep of each unit."""
+    """The SAEs, the activations with their text, and what to collect for each unit."""
 
     saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
-    data: Path = option("activations with their text: a folder from `osae harvest`", metavar="DATA")
+    data: Place = option("activations with their text: a folder from `osae harvest`", metavar="DATA")
     out: Path | None = option(
-        "folder that gets a folder for each SAE",
+        "folder in which to create a subfolder for each SAE",
         default=None,
         metavar="DIR",
-        shown="contexts/ in the folder of each SAE",
+        shown="contexts/ inside the folder of each SAE",
     )
-    top: int = option("contexts with the strongest activations to keep of each unit", default=12, least=1)
-    random: int = option("contexts drawn at random to keep of each unit", default=4, least=0)
-    before: int = option("tokens to keep before the one that a unit fires on", default=16, least=0)
-    after: int = option("tokens to keep after it", default=8, least=0)
+    top: int = option("number of strongest contexts to keep for each unit", default=12, least=1)
+    random: int = option("number of randomly drawn contexts to keep for each unit", default=4, least=0)
+    before: int = option("number of tokens to keep before the one on which a unit fires", default=16, least=0)
+    after: int = option("number of tokens to keep after it", default=8, least=0)
     model: str = option(
-        "language model for the logit lens; auto: the one that the activations are from",
+        "language model for the logit lens; auto: the one that produced the activations",
         default="auto",
         metavar=f"auto|none|{MODEL}",
     )
@@ -36,16 +38,26 @@ class ContextsOptions(Options):
 
 
 def run(options: ContextsOptions, line: str) -> int:
-    """Collect the contexts, print what they are of and where they are."""
+    """Collect the contexts, then print a summary and the folder for each SAE."""
     check_present(*options.saes, options.data)
     for folder in _list_folders(options):
         check_folder(folder)
     from osae import report
+    from osae.metrics.contexts import BINS
     from osae.studies.contexts import contexts
+    from osae.studies.subjects import open_subjects
 
+    saes = open_subjects(options.saes)
+    announce_contexts(
+        saes,
+        options.data,
+        kept=options.top + BINS + options.random,
+        window=options.before + 1 + options.after,
+        folder=next(iter(_list_folders(options)), Path()),
+    )
     with Progress("osae contexts") as progress:
         found = contexts(
-            options.saes,
+            saes,
             options.data,
             out=options.out,
             top=options.top,
@@ -64,7 +76,7 @@ def run(options: ContextsOptions, line: str) -> int:
 
 
 def _list_folders(options: ContextsOptions) -> list[Path]:
-    """Return the folders to write to, as far as they are known before the SAEs are read."""
+    """Return the output folders, as far as they are known before the SAEs are read."""
     from osae.context_files import folder_of
 
     if options.out is not None:
@@ -74,7 +86,7 @@ def _list_folders(options: ContextsOptions) -> list[Path]:
 
 COMMAND = Command(
     "contexts",
-    "Find the text on which each unit fires, to look at on a page.",
+    "Collect the text on which each unit fires, for `osae report` to show.",
     ContextsOptions,
     run,
     examples=(

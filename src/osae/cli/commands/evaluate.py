@@ -1,4 +1,4 @@
-"""`osae evaluate`: how well SAEs of any library reconstruct activations, and what a model loses by it."""
+"""`osae evaluate`: how well SAEs of any library reconstruct activations, and what that costs the model."""
 
 import json
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from osae.cli.shared_options import (
 )
 from osae.cli.terminal import Progress
 from osae.options import device_option, option, refuse
+from osae.stores import Place, is_remote
 
-LANGUAGE_ONLY = ("text", "tokens", "device")  # options that only the cross-entropy uses
+LANGUAGE_ONLY = ("text", "tokens", "device")  # options that apply to the cross-entropy only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,12 @@ class EvaluateOptions(ResultFiles):
     """What to evaluate, and on what."""
 
     saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
-    data: Path = option(f"held-out {DATA}", metavar="DATA")
+    data: Place = option(f"held-out {DATA}", metavar="DATA")
     prefixes: tuple[int, ...] | None = prefixes_option(
         "additional prefix lengths (1, 2, 4, ... and all units are always included)"
     )
     model: str = option(
-        "language model for the cross-entropy; auto: the one that the activations are from",
+        "language model for the cross-entropy; auto: the one that produced the activations",
         default="auto",
         metavar=f"auto|none|{MODEL}",
     )
@@ -39,7 +40,7 @@ class EvaluateOptions(ResultFiles):
         default=(),
         metavar="FILE",
         entries="words",
-        shown="the text that the activations are from",
+        shown="the text that the activations were taken from",
     )
     tokens: int = option("tokens for the cross-entropy, such as 1e5", default=20_000, least=1)
     device: str = device_option("run the language model")
@@ -47,13 +48,15 @@ class EvaluateOptions(ResultFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model == "none":
-            why = "applies to the cross-entropy, which --model none leaves out: remove one of them."
+            why = "applies to the cross-entropy, which --model none skips: remove one of the two options."
             refuse(self, LANGUAGE_ONLY, why)
 
 
 def _check_language(options: EvaluateOptions) -> None:
     """Raise `ValueError` if options for the language model are given and there is none to run."""
-    if options.model == "auto" and not _names_model(options.data / "manifest.json"):
+    if is_remote(options.data):
+        return  # it is looked up later
+    if options.model == "auto" and not _names_model(Path(options.data) / "manifest.json"):
         why = f"has no effect: {options.data} does not name a language model. Remove it."
         refuse(options, LANGUAGE_ONLY, why)
 
@@ -61,7 +64,7 @@ def _check_language(options: EvaluateOptions) -> None:
 def _names_model(manifest: Path) -> bool:
     try:
         return "harvest" in json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):  # damage is reported by whoever opens the data
+    except (OSError, ValueError, TypeError, RecursionError):  # damage is reported when the data are opened
         return False
 
 
@@ -90,7 +93,7 @@ def run(options: EvaluateOptions, line: str) -> int:
 
 COMMAND = Command(
     "evaluate",
-    "Measure how well SAEs reconstruct held-out activations, and what a model loses by it.",
+    "Measure how well SAEs reconstruct held-out activations, and what that costs the model.",
     EvaluateOptions,
     run,
     examples=(

@@ -1,28 +1,35 @@
 """`osae harvest`: from text through a language model to activations on disk."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from osae.cli.command import Command
+from osae.cli.forecasting import say_needs
 from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_folder
 from osae.cli.shared_options import model_option, tokens_option
 from osae.cli.terminal import Progress
+from osae.launching import is_first
 from osae.options import device_option, option
+from osae.stores import Place
 
 if TYPE_CHECKING:
     from osae.data.harvest import Harvest
     from osae.data.shards import Shards
 
 
+PATIENCE = timedelta(days=7)  # others wait while the first process reads the text
+
+
 @dataclass(frozen=True, kw_only=True)
 class HarvestOptions(LanguageOptions):
-    """What activations to take, and where to write them."""
+    """Which activations to take, and where to write them."""
 
     model: str = model_option()
     tokens: int = tokens_option()
-    out: Path = option("folder for the activations", metavar="DATA")
+    out: Place = option("folder for the activations", metavar="DATA")
     dtype: Literal["float16", "bfloat16", "float32"] = option("type on disk", default="float16")
     device: str = device_option("run the model")
 
@@ -35,21 +42,27 @@ class HarvestOptions(LanguageOptions):
 
 
 def run(options: HarvestOptions, line: str) -> int:
-    """Harvest the activations and print what was made."""
-    check_folder(options.out)
+    """Harvest the activations and print what was made; of several processes, the first one talks."""
+    if is_first():
+        check_folder(options.out)
     spec = build_harvest(options.model, options.tokens, options)
     from osae.data.harvest import BATCH_TOKENS, harvest
+    from osae.ranks import choose_local_device, joined, open_mesh
     from osae.report.text import visible
 
-    with Progress("osae harvest") as progress:
+    with joined(PATIENCE), Progress("osae harvest") if is_first() else nullcontext() as progress:
         shards, share = harvest(
             spec,
             options.out,
             dtype=options.dtype,
-            device=options.device,
+            device=choose_local_device(options.device),
             batch_tokens=options.batch_tokens or BATCH_TOKENS,
             progress=progress,
+            ranks=open_mesh().everyone,
+            announce=lambda needs: say_needs("harvest", needs),
         )
+    if not is_first():
+        return 0
     for sentence in _describe(spec, shards, share):
         print(visible(sentence))
     print(options.out)
@@ -57,16 +70,16 @@ def run(options: HarvestOptions, line: str) -> int:
 
 
 def _describe(spec: "Harvest", shards: "Shards", share: float | None) -> list[str]:
-    """Return what was made, and what was left out, in sentences."""
+    """Return sentences about what was written and what was left out."""
     from osae.data.harvest import MAX_NORM
 
     about, sentences = shards.manifest, []
     if (rows := shards.rows + about["outliers"]) < spec.tokens:
-        sentences.append(f"the text gave {rows} of the {spec.tokens} rows asked for")
+        sentences.append(f"the text yields only {rows} of the {spec.tokens} rows asked for")
     if skipped := about["text"].get("passed"):
         sentences.append(f"documents without text, skipped: {skipped}")
     left_out = f"{about['outliers']} outliers left out"
-    if "skipped" in about:  # not where an earlier release wrote the manifest
+    if "skipped" in about:  # missing in manifests of earlier releases
         left_out += f", {about['skipped']} first positions skipped"
     if about.get("large"):
         left_out += f"; {about['large']} rows kept whose norm exceeds {MAX_NORM:g} x the median"
@@ -77,15 +90,17 @@ def _describe(spec: "Harvest", shards: "Shards", share: float | None) -> list[st
 
 COMMAND = Command(
     "harvest",
-    "Run text through a language model and keep the activations of one layer.",
+    "Run text through a language model and store the activations of one layer.",
     HarvestOptions,
     run,
     examples=(
         "osae harvest --model EleutherAI/pythia-70m --layer 3 --dataset monology/pile-uncopyrighted \\\n"
         "    --tokens 5e7 --out acts",
+        "torchrun --nproc-per-node 8 -m osae harvest --model google/gemma-2-2b --layer 12 --dataset ... \\\n"
+        "    --tokens 1e9 --out acts",
         "osae harvest --model FOLDER:model.gguf --layer 10 --text 'texts/*.jsonl.xz' --tokens 1e6 --out acts",
     ),
     notes="Layer N is `hidden_states[N]` of the model: the residual stream after N blocks.\n"
-    "After an interruption, run the same command again to resume: the shards come out the same.",
+    "After an interruption, run the same command again to resume; the shards are identical.",
     resumable=True,
 )

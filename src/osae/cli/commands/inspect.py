@@ -1,4 +1,4 @@
-"""`osae inspect`: what is in a file or folder."""
+"""`osae inspect`: what a file or folder contains."""
 
 import math
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ Facts = list[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(Options):
-    """What to look at."""
+    """What to inspect."""
 
     path: str = option("an SAE of any known library, or activations", positional=True, metavar="PATH")
-    verify: bool = option("compare the checksums of activations", default=False)
+    verify: bool = option("verify the checksums of activations", default=False)
     orientation: Orientation | None = orientation_option()
 
 
 def run(options: InspectOptions, line: str) -> int:
-    """Describe the file or folder, with one fact on each line."""
+    """Describe the file or folder, one fact per line."""
     check_present(options.path)
     from osae.data.shards import Shards, is_shards
     from osae.studies.subjects import open_subject
@@ -73,7 +73,7 @@ def _describe_sae(loaded: "Loaded") -> Facts:
         facts.append(("zero", f"{zero} units without a direction"))
     if loaded.path.endswith(".npy"):
         facts.append(
-            ("note", "read as a decoder; as activations, with --data, each of its rows is a sample.")
+            ("note", "read as a decoder; given as --data, it is read as activations with one sample per row.")
         )
     return facts + [("note", note) for note in loaded.notes]
 
@@ -87,13 +87,13 @@ def _describe_shards(shards: "Shards") -> Facts:
     for name, value in shards.manifest.items():
         if name not in known:
             facts += _flatten(name, value)
-    if (shards.path / CONTEXTS).is_file() and not shards.covers(CONTEXTS):
-        facts.append(("note", f"{CONTEXTS} has no checksum: an earlier release wrote it."))
+    if shards.bring(shards.folder / CONTEXTS).is_file() and not shards.covers(CONTEXTS):
+        facts.append(("note", f"{CONTEXTS} has no checksum, since it was written by an earlier release."))
     return facts
 
 
 def _flatten(name: str, value: Any, depth: int = 3) -> Facts:
-    """Return a line for each value inside, none for what is empty; a vector as its norm."""
+    """Return a line for each value inside, skipping empty ones; vectors are shown by their norm."""
     match value:
         case None | "" | []:
             return []

@@ -1,7 +1,6 @@
 """`osae order`: the units of any SAE in a canonical order."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_ordering
@@ -11,18 +10,19 @@ from osae.cli.shared_options import DATA, SAE
 from osae.cli.terminal import Progress
 from osae.options import Options, option
 from osae.results.ordering import By
+from osae.stores import Place
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderOptions(Options):
-    """What to order, and by what."""
+    """What to order, and by which criterion."""
 
     sae: str = option(SAE, positional=True, metavar="SAE")
-    data: Path = option(DATA, metavar="DATA")
-    out: Path = option("new folder for the ordered SAE, in osae's format", metavar="DIR")
+    data: Place = option(DATA, metavar="DATA")
+    out: Place = option("new folder for the ordered SAE, in osae's format", metavar="DIR")
     by: By = option(
-        "gain: next comes the unit that lowers the error most; energy: what each explains alone; frequency: "
-        "how often it fires",
+        "gain: the next unit is the one that lowers the error most; energy: how much a unit explains on its "
+        "own; frequency: how often it fires",
         default="gain",
     )
 
@@ -48,7 +48,7 @@ def run(options: OrderOptions, line: str) -> int:
 
 COMMAND = Command(
     "order",
-    "Put the units of an SAE of any library in a canonical order, found from activations.",
+    "Put the units of an SAE from any library in a canonical order, based on activations.",
     OrderOptions,
     run,
     examples=("osae order SAE --data acts --out sorted",),

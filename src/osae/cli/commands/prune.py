@@ -1,61 +1,68 @@
-"""`osae prune`: an SAE of only the units that other training runs find too."""
+"""`osae prune`: keep only the units that other training runs also find."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from osae.cli.command import Command
-from osae.cli.inputs import check_present
-from osae.cli.outputs import add_command, check_files, check_new_folder, write_files
+from osae.cli.forecasting import announce_pruning
+from osae.cli.outputs import add_command, check_new_folder, check_study, write_files
 from osae.cli.shared_options import DATA, SAE, SAE_OR_RUN, ResultFiles
 from osae.cli.terminal import Progress
 from osae.options import option
+from osae.stores import Place
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions(ResultFiles):
-    """What to prune, and by what."""
+    """What to prune, and by which criterion."""
 
     sae: str = option(SAE, positional=True, metavar="SAE")
-    data: Path = option(f"order units, and measure what is lost, on {DATA}", metavar="DATA")
-    out: Path = option("new folder for the SAE that is left, in osae's format", metavar="DIR")
-    keep: Literal["reproducible"] = option("what to keep", default="reproducible")
+    data: Place = option(f"order the units and measure what pruning loses on {DATA}", metavar="DATA")
+    out: Place = option("new folder for the pruned SAE, in osae's format", metavar="DIR")
+    keep: Literal["reproducible"] = option("which units to keep", default="reproducible")
     least: float = option(
-        "share of the other SAEs that a unit must be found again in more than", default=0.5, least=0
+        "keep units that are found again in more than this share of the other SAEs", default=0.5, least=0
     )
     others: tuple[str, ...] = option(
-        f"SAEs to find units in: {SAE_OR_RUN}",
+        f"SAEs in which to look for the units: {SAE_OR_RUN}",
         default=(),
         metavar="SAE,...",
-        shown="those of its recipe in its run",
+        shown="the other SAEs of the same recipe in its run",
     )
     scores: Path | None = option(
-        "JSON file of `osae compare` or `osae trust` with the scores of its units",
+        "JSON file from `osae compare` or `osae trust` with scores for the units",
         default=None,
         metavar="FILE",
-        shown="compare now",
+        shown="run the comparison now",
     )
     model: str = option(
-        "language model for the cross-entropy: a folder or name, auto for that of the activations, or none",
+        "language model for the cross-entropy: a folder or name; auto: the one that produced the "
+        "activations; or none",
         default="auto",
     )
-    tokens: int = option("predictions that the cross-entropy is the mean of", default=20_000, least=1)
+    tokens: int = option("number of predictions to average the cross-entropy over", default=20_000, least=1)
     device: str = option("where the language model runs", default="auto")
 
 
 def run(options: PruneOptions, line: str) -> int:
-    """Prune the SAE, print what it loses and save what is left."""
+    """Prune the SAE, print what is lost and save the result."""
     check_new_folder(options.out)
-    check_files((options.json, options.csv, options.html))
-    check_present(options.sae, options.data, options.scores, *options.others)
+    check_study(options, options.sae, options.data, options.scores, *options.others)
     from osae import report
-    from osae.studies.prune import prune
+    from osae.studies.prune import find_siblings, prune
+    from osae.studies.subjects import open_subject, open_subjects
 
+    sae = open_subject(options.sae)
+    others = open_subjects(options.others) if options.others else []
+    if not others and options.scores is None:
+        others = find_siblings(sae)
+    announce_pruning(sae, others, options.data, options.out)
     with Progress("osae prune") as progress:
         result = prune(
-            options.sae,
+            sae,
             options.data,
-            others=options.others,
+            others=others,
             scores=options.scores,
             keep=options.keep,
             least=options.least,
@@ -74,7 +81,7 @@ def run(options: PruneOptions, line: str) -> int:
 
 COMMAND = Command(
     "prune",
-    "Make an SAE of only the units that other training runs find too, in canonical order.",
+    "Keep only the units of an SAE that other training runs also find, in canonical order.",
     PruneOptions,
     run,
     examples=(

@@ -1,12 +1,12 @@
-"""`osae recipes`: what can be trained."""
+"""`osae recipes`: the methods that can be trained."""
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osae.cli.command import Command
-from osae.cli.commands.train import WORLD_BATCH, WORLD_EPOCHS
+from osae.cli.commands.train import DATA_BATCH, WORLD_BATCH, WORLD_EPOCHS
 from osae.experiments.lm.settings import DEFAULT, SETTINGS
 from osae.experiments.methods import ACTIVATION_METHODS, WORLD_METHODS
 from osae.options import Options, option
@@ -14,15 +14,15 @@ from osae.options import Options, option
 
 @dataclass(frozen=True, kw_only=True)
 class RecipesOptions(Options):
-    """Which recipe to print, and for what."""
+    """Which recipe to print, and for which data."""
 
     name: str | None = option(
-        f"print this recipe or setting in full as JSON; a recipe has the sizes of {DEFAULT}",
+        f"print this recipe or setting in full as JSON; recipes are printed with the sizes of {DEFAULT}",
         default=None,
         positional=True,
         metavar="RECIPE",
         choices=tuple(dict.fromkeys((*ACTIVATION_METHODS, *WORLD_METHODS, *SETTINGS))),
-        shown="list all",
+        shown="list all recipes",
     )
     worlds: bool = option("print the recipe for synthetic worlds, with the sizes of table 1", default=False)
 
@@ -57,7 +57,7 @@ def _describe(name: str, *, worlds: bool) -> Any:
         world = SparseWorld()
         size = Task(world.width, world.units, world.active, int(WORLD_EPOCHS * world.samples), WORLD_BATCH)
         return to_json(world_recipe(name, size))
-    return to_json(recipe(name, SETTINGS[DEFAULT].task()))
+    return to_json(recipe(name, replace(SETTINGS[DEFAULT].task(), batch=DATA_BATCH)))
 
 
 def _print_list() -> None:
@@ -81,7 +81,7 @@ def _print_list() -> None:
 
 
 def _summarise(recipes: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    """Return the first line of what is said about each recipe."""
+    """Return the first line of each recipe's description."""
     return {name: (function.__doc__ or "").splitlines()[0] for name, function in recipes.items()}
 
 

@@ -1,4 +1,4 @@
-"""`osae report`: results, training runs and units as a page."""
+"""`osae report`: an HTML page about results, training runs and units."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from osae.cli.command import Command
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_files
+from osae.cli.shared_options import RUN_OR_RESULT
 from osae.options import Options, option
 
 
@@ -14,14 +15,11 @@ class ReportOptions(Options):
     """What to show, and where to write the page."""
 
     inputs: tuple[Path, ...] = option(
-        "a JSON file of results, the folder of an experiment or a training run, or an SAE with contexts",
-        positional=True,
-        metavar="RUN_OR_RESULT",
-        entries="words",
+        RUN_OR_RESULT, positional=True, metavar="RUN_OR_RESULT", entries="words"
     )
-    out: Path = option("file for the page", metavar="PAGE.html")
+    out: Path = option("HTML file to write", metavar="PAGE.html")
     folder: bool = option(
-        "keep the contexts of units in a folder beside the page, for many or large SAEs", default=False
+        "store the contexts in a folder next to the page, for many or large SAEs", default=False
     )
 
 
@@ -32,15 +30,14 @@ def run(options: ReportOptions, line: str) -> int:
     from osae.report.inputs import open_inputs
     from osae.report.page import write_report
 
-    found = open_inputs(options.inputs)
-    write_report(found.parts, options.out, browser=found.browser(), folder=options.folder)
+    write_report(open_inputs(options.inputs).page(), options.out, folder=options.folder)
     print(options.out)
     return 0
 
 
 COMMAND = Command(
     "report",
-    "Write a page about results, training runs and units, with a unit browser.",
+    "Write an HTML page about results, training runs and units, with a unit browser.",
     ReportOptions,
     run,
     examples=(

@@ -19,7 +19,7 @@ def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> in
     """Run the experiment, print its tables and claims, and write results, figures and a page."""
     check_folder(options.out)
     from osae import report
-    from osae.experiments.jobs import sum_seconds
+    from osae.experiments.jobs import find_commits, sum_seconds
     from osae.locks import lock
     from osae.versions import find_commit, versions
 
@@ -34,6 +34,7 @@ def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> in
             commit=find_commit(),
             seconds=time.perf_counter() - started,
             training_seconds=sum_seconds(options.out),
+            training_commits=find_commits(options.out) or None,
         )
         page = report.write_experiment(result, options.out)
     report.show(result)
@@ -42,7 +43,7 @@ def run(experiment: "Experiment", options: "ExperimentOptions", line: str) -> in
 
 
 def _explain(experiment: "Experiment") -> list[str]:
-    """Return what the options' docstring says behind its first paragraph."""
+    """Return the docstring of the options after its first paragraph."""
     _, *rest = (inspect.getdoc(experiment.options) or "").split("\n\n")
     return rest
 

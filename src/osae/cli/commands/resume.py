@@ -1,17 +1,17 @@
-"""`osae resume`: a run that was interrupted, to its end."""
+"""`osae resume`: continue an interrupted run, or extend a finished one."""
 
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from osae.cli.command import Command
 from osae.cli.inputs import check_run
 from osae.cli.terminal import Progress, plain_warnings, report_stop, say
-from osae.launching import is_first
+from osae.launching import count_restarts, is_first, local_rank
 from osae.options import Options, device_option, option
+from osae.stores import Place, Workplace, open_place
 from osae.training.logs import KINDS
 
 if TYPE_CHECKING:
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from osae.ranks import Mesh
     from osae.training.finite import OnNan
     from osae.training.member import Member
+
+
+NOTES = """extending a run:
+  Training first finishes as planned. The recipe's schedules for the learning rate, sorting and revival then
+  run once more over the added tokens, so the result does not depend on when you extend the run. k keeps
+  its target value, and no unit is frozen. The SAEs as originally planned are saved in RUN/snapshots.
+  Activations are repeated once all of them have been seen."""
 
 
 def log_option() -> Any:
@@ -34,7 +41,8 @@ def log_option() -> Any:
 def on_nan_option(default: str | None, shown: str | None = None) -> Any:
     """Declare --on-nan."""
     return option(
-        "if the loss is NaN or infinite: stop before any weights change, or skip the batch and count it",
+        "what to do if the loss is NaN or infinite: stop before any weights change, or skip the batch and "
+        "count it",
         default=default,
         choices=("stop", "skip"),
         shown=shown,
@@ -44,7 +52,8 @@ def on_nan_option(default: str | None, shown: str | None = None) -> Any:
 def dictionary_ranks_option() -> Any:
     """Declare --dictionary-ranks."""
     return option(
-        "under torchrun: processes that share the units of a dictionary; the rest share the rows of a batch",
+        "under torchrun: number of processes to split a dictionary's units over; the remaining factor splits "
+        "the batch",
         default=1,
         metavar="N",
         least=1,
@@ -53,20 +62,33 @@ def dictionary_ranks_option() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeOptions(Options):
-    """The run, and where it continues."""
+    """The run, and how to continue it."""
 
-    run: Path = option("folder of a run that was interrupted", positional=True, metavar="RUN")
+    run: Place = option("folder of a training run", positional=True, metavar="RUN")
+    tokens: int | None = option(
+        "extend the run, finished or not, to this total number of tokens (or samples of a world)",
+        default=None,
+        least=1,
+    )
     device: str = device_option("train")
     log: tuple[str, ...] = log_option()
-    on_nan: str | None = on_nan_option(None, "what `osae train` was given")
+    on_nan: str | None = on_nan_option(None, "as given to `osae train`")
     dictionary_ranks: int = dictionary_ranks_option()
 
 
 def run(options: ResumeOptions, line: str) -> int:
-    """Train the SAEs of the run to the end."""
+    """Train the SAEs of the run to completion."""
     check_run(options.run)
+    work = open_place(options.run)
+    if is_first():
+        work.pull()
+        if options.tokens is not None and count_restarts() == 0:
+            from osae.training import run as runs
+
+            runs.extend(work.folder, options.tokens)
+            work.push()
     return train_to_end(
-        options.run,
+        work,
         device=options.device,
         log=options.log,
         on_nan=options.on_nan,
@@ -75,11 +97,11 @@ def run(options: ResumeOptions, line: str) -> int:
 
 
 def train_to_end(
-    folder: Path, *, device: str, log: Sequence[str], on_nan: str | None = None, dictionary_ranks: int = 1
+    work: Workplace, *, device: str, log: Sequence[str], on_nan: str | None = None, dictionary_ranks: int = 1
 ) -> int:
-    """Train the SAEs of a run from wherever it stands; return 128 + the signal if it is interrupted.
+    """Train the SAEs of a run from its current state to completion; return 128 + the signal if interrupted.
 
-    Every process that torchrun has started calls this; the first one writes and reports.
+    Every process started by torchrun calls this; the first one writes files and reports.
     """
     from osae.ranks import joined, open_mesh
     from osae.report.text import visible
@@ -88,46 +110,58 @@ def train_to_end(
     try:
         with joined():
             mesh = open_mesh(dictionary_ranks)
-            mesh.everyone.wait()  # until the first has created the run
-            members = _train(folder, device, log if mesh.is_first else (), on_nan, mesh)
+            mesh.everyone.wait()  # until the first process has created the run
+            if not mesh.is_first and local_rank() == 0:  # on another machine
+                work.pull()
+            mesh.everyone.wait()
+            members = _train(work, device, log if mesh.is_first else (), on_nan, mesh)
+            if mesh.is_first:
+                work.push()
     except runs.Interrupted as stopped:
         if is_first():
-            say(f"osae: {stopped}")
+            say(f"osae: {work.show(stopped)}")
+            work.close()
         return 128 + stopped.signal
     except KeyboardInterrupt as stop:
-        return report_stop(stop, f"Resume with: osae resume {shlex.quote(str(folder))}")
+        return report_stop(stop, f"Resume with: osae resume {shlex.quote(str(work.place))}")
     except OSError as error:
-        raise OSError(f"{error}. `osae resume {folder}` resumes the run once the cause is gone.") from error
+        again = f"Fix the cause, then run `osae resume {work.place}`."
+        raise OSError(f"{work.show(error)}. {again}") from error
     for member in members if mesh.is_first else ():
-        print(visible(str(folder / member.name)))
+        print(visible(work.show(work.folder / member.name)))
+    if local_rank() in (None, 0):
+        work.close()
     return 0
 
 
-def _train(folder: Path, device: str, log: Sequence[str], on_nan: str | None, mesh: "Mesh") -> "list[Member]":
+def _train(
+    work: Workplace, device: str, log: Sequence[str], on_nan: str | None, mesh: "Mesh"
+) -> "list[Member]":
     from osae.config import to_json
     from osae.devices import choose_device
     from osae.ranks import choose_local_device
     from osae.training import run as runs
     from osae.training.logs import open_logs
 
-    config = runs.read(folder)
+    config = runs.read(work.folder)
     names = [recipe.name for recipe in config.recipes]
     chosen = choose_device(choose_local_device(device))
     shown = Progress("osae train") if mesh.is_first else nullcontext()
-    with shown as progress, plain_warnings(), open_logs(log, folder, to_json(config)) as logs:
+    with shown as progress, plain_warnings(), open_logs(log, work.folder, to_json(config)) as logs:
 
         def report(done: int, steps: int, terms: "list[Terms]") -> None:
             if progress is not None:
                 progress(done, steps, lambda: _losses(names, terms))
 
         return runs.go(
-            folder,
+            work.folder,
             device=chosen,
             progress=report,
             logs=logs,
             on_nan=cast("OnNan | None", on_nan),
-            tell=lambda sentence: say(f"osae: {sentence}"),
+            tell=lambda sentence: say(f"osae: {work.show(sentence)}"),
             mesh=mesh,
+            sent=work.push,
         )
 
 
@@ -143,8 +177,13 @@ def _losses(names: Sequence[str], terms: "list[Terms]") -> str:
 
 COMMAND = Command(
     "resume",
-    "Resume a training run that was interrupted; the result equals that of an uninterrupted run.",
+    "Resume or extend a training run; interruptions do not change the result.",
     ResumeOptions,
     run,
-    examples=("osae resume runs/mine", "torchrun --nproc-per-node 8 -m osae resume runs/mine"),
+    examples=(
+        "osae resume runs/mine",
+        "osae resume runs/mine --tokens 1e9",
+        "torchrun --nproc-per-node 8 -m osae resume runs/mine",
+    ),
+    notes=NOTES,
 )

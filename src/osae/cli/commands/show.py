@@ -1,10 +1,11 @@
-"""`osae show`: results and training runs on the terminal."""
+"""`osae show`: print results and training runs in the terminal."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
 from osae.cli.inputs import check_present
+from osae.cli.shared_options import RUN_OR_RESULT
 from osae.options import Options, option
 
 
@@ -12,15 +13,11 @@ from osae.options import Options, option
 class ShowOptions(Options):
     """What to show."""
 
-    result: Path = option(
-        "a JSON file of results, the folder of an experiment or a training run, or an SAE with contexts",
-        positional=True,
-        metavar="RUN_OR_RESULT",
-    )
+    result: Path = option(RUN_OR_RESULT, positional=True, metavar="RUN_OR_RESULT")
 
 
 def run(options: ShowOptions, line: str) -> int:
-    """Print the tables and the summary of a result, or how far a run is."""
+    """Print the tables and summary of a result, or the progress of a run."""
     check_present(options.result)
     from osae import report
     from osae.report.inputs import find_result
@@ -35,7 +32,7 @@ def run(options: ShowOptions, line: str) -> int:
 
 COMMAND = Command(
     "show",
-    "Print the tables and the summary of a result, or how far a training run is.",
+    "Print the tables and summary of a result, or the progress of a training run.",
     ShowOptions,
     run,
     examples=("osae show runs/mine", "osae show compare.json"),

@@ -1,7 +1,6 @@
 """`osae stitch`: which features of a larger SAE a smaller one lacks."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_stitching
@@ -9,6 +8,7 @@ from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import DATA, SAE, ResultFiles
 from osae.cli.terminal import Progress
 from osae.options import option
+from osae.stores import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +16,8 @@ class StitchOptions(ResultFiles):
     """The two SAEs, and the activations they are run on."""
 
     small: str = option(SAE, positional=True, metavar="SAE")
-    large: str = option("the SAE whose units are added to the first", positional=True, metavar="LARGER_SAE")
-    data: Path = option(DATA, metavar="DATA")
+    large: str = option("SAE whose units are added to the first one", positional=True, metavar="LARGER_SAE")
+    data: Place = option(DATA, metavar="DATA")
 
 
 def run(options: StitchOptions, line: str) -> int:

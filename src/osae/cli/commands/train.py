@@ -1,5 +1,6 @@
-"""`osae train`: SAEs on a synthetic world, on activations on disk, or straight from a language model."""
+"""`osae train`: train SAEs on a synthetic world, on stored activations, or directly from a language model."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,22 @@ from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_new_folder
 from osae.cli.shared_options import DATA
 from osae.defaults import BATCH as DATA_BATCH
+from osae.defaults import PRECISIONS
 from osae.experiments.lm.settings import SETTINGS, find_setting
 from osae.experiments.methods import ACTIVATION_METHODS, STARTS, WORLD_METHODS
 from osae.experiments.options import check_distinct
 from osae.experiments.worlds.options import AnyWorldOptions
 from osae.launching import count_restarts, is_first
 from osae.options import device_option, list_options, option, refuse
+from osae.stores import Place, Workplace, open_place
 
 if TYPE_CHECKING:
     from osae.data.source import Live, SourceSpec
     from osae.experiments.lm.settings import Setting
+    from osae.interop import Loaded
     from osae.recipes import Recipe, Task
+    from osae.training.plateau import Plateau
+    from osae.training.run import RunConfig
 
 WORLD_NAMES = tuple(declared.name for declared in list_options(AnyWorldOptions))
 WORLD_EPOCHS, WORLD_BATCH = 30.0, 500
@@ -32,10 +38,11 @@ DATA_EPOCHS = 1.0
 NOTES = """what to train on:
   by default      a synthetic world (options under "world")
   --data DATA     activations on disk, from `osae harvest`
-  --live          activations straight from a language model (options under "activations of a language model")
+  --live          activations directly from a language model (options under "activations of a language model")
   --setting NAME  the model, layer, data and sizes of a known setting: pythia-70m and gemma-2-2b (as in the
-                  paper), smollm2-135m. As RECIPE, such a name means osae-paper in that setting, live.
-                  --dataset then names one of its texts (by default the first). Options override a setting."""
+                  paper), smollm2-135m. Given as RECIPE, the name of a setting means osae-paper,
+                  live, in that setting. --dataset then selects one of its texts (the first by default).
+                  Options override the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +50,26 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
     """What to train, on what, and for how long."""
 
     recipes: tuple[str, ...] = option(
-        "recipes to train, see `osae recipes`",
+        "recipes to train (see `osae recipes`)",
         positional=True,
         metavar="RECIPE[,RECIPE]",
         choices=tuple(dict.fromkeys((*ACTIVATION_METHODS, *WORLD_METHODS, *SETTINGS))),
     )
-    out: Path = option("new folder for the run", metavar="RUN")
+    out: Place = option("new folder for the run", metavar="RUN")
     seeds: tuple[int, ...] = option("training seeds", default=(0,), metavar="0,1,...", least=0)
-    data: Path | None = option(f"train on {DATA}", default=None, metavar="DATA")
-    live: bool = option("train straight from a language model", default=False)
+    data: Place | None = option(f"train on {DATA}", default=None, metavar="DATA")
+    live: bool = option("train directly from a language model", default=False)
     setting: str | None = option(
-        "a known language-model setting (below)", default=None, choices=tuple(SETTINGS)
+        "predefined language-model setting (see below)", default=None, choices=tuple(SETTINGS)
     )
     units: int | None = option(
-        "units of the SAE", default=None, shown="taken from the world or the setting", least=1
+        "number of units in the SAE", default=None, shown="taken from the world or the setting", least=1
     )
     k: int | None = option(
-        "active units in a code", default=None, shown="taken from the world or the setting", least=1
+        "number of active units per sample",
+        default=None,
+        shown="taken from the world or the setting",
+        least=1,
     )
     epochs: float | None = option(
         "passes over the samples",
@@ -69,37 +79,61 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
         above=0,
     )
     batch: int | None = option(
-        "samples in a step", default=None, shown=f"{WORLD_BATCH}; on activations {DATA_BATCH}", least=1
+        "batch size, in samples", default=None, shown=f"{WORLD_BATCH}; on activations {DATA_BATCH}", least=1
     )
     start: str | None = option(
-        "start from the principal directions of the data, from noise, or from clusters of the data",
+        "start from principal directions of the data, from noise, or from clusters or modes of the data",
         default=None,
         choices=STARTS,
-        shown="that of the setting, or else of the recipe",
+        shown="as in the setting or the recipe",
+    )
+    from_: str | None = option(
+        "start from the weights of this SAE, from any library, with its units and k",
+        default=None,
+        metavar="SAE",
     )
     set: tuple[str, ...] = option(
-        'change a field of the recipe, such as lr.peak=0.003 or \'prefix={"kind":"Uniform"}\'; repeatable',
+        "change a field of the recipe, such as lr.peak=0.003, adam.clip=1.0 (maximum norm of all gradients), "
+        'adam.beta2=0.99, adam.eps=1e-6 or \'prefix={"kind":"Uniform"}\'; repeatable',
         default=(),
         metavar="PATH=JSON",
         entries="repeated",
     )
     snapshots: tuple[int, ...] = option(
-        "save the SAEs after these numbers of samples (0 is always saved)",
+        "save the SAEs after these numbers of samples (the start, 0, is always saved)",
         default=(),
         metavar="N,...",
         least=0,
     )
     checkpoint_seconds: float = option(
-        "least time between checkpoints; large ones are written less often, with 0 after every step",
+        "minimum time between checkpoints; large checkpoints are written less often; 0 writes one after "
+        "every step",
         default=60.0,
         least=0,
     )
     on_nan: str = on_nan_option("stop")
     log: tuple[str, ...] = log_option()
     log_every: int | None = option(
-        "steps between two lines of the log", default=None, shown="a two-hundredth of the run", least=1
+        "number of steps between two log entries", default=None, shown="1/200 of the run", least=1
+    )
+    stop_on_plateau: float | None = option(
+        "stop early if the mean loss over the last log entries is not lower by this fraction (such as 0.001) "
+        "than over the entries before them; only after the warm-up of the learning rate and of k",
+        default=None,
+        metavar="X",
+        least=0,
+        most=0.99,
+    )
+    patience: int = option(
+        "with --stop-on-plateau: number of log entries to average over", default=10, metavar="N", least=1
     )
     device: str = device_option("train and to run the language model")
+    precision: str = option(
+        "precision of products with the encoder; weights and loss stay in fp32, and devices other than cuda "
+        "emulate the rounding",
+        default=PRECISIONS[0],
+        choices=PRECISIONS,
+    )
     dictionary_ranks: int = dictionary_ranks_option()
 
     def __post_init__(self) -> None:
@@ -111,19 +145,23 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
         check_distinct("RECIPE", self.recipes)
         check_distinct("--seeds", self.seeds)
         parse_changes(self.set)
+        if self.stop_on_plateau is None:
+            refuse(self, ("patience",), "has no effect without --stop-on-plateau: add it.")
         if self.data is not None and self.live:
             raise ValueError("--live takes activations from a model and --data from disk: give only one.")
         if self.on_world:
             self._check_world()
         else:
             self._check_activations()
+        if self.from_ is not None:
+            refuse(self, ("start", "units"), f"has no effect with --from {self.from_}: remove it.")
         units, k = self.shape
         if units is not None and k is not None and k > units:
             raise ValueError(f"--k {k} exceeds the SAE's {units} units: give at most {units}.")
 
     @property
     def on_world(self) -> bool:
-        """Whether the SAEs are trained on a synthetic world, not on activations."""
+        """Whether the SAEs are trained on a synthetic world rather than on activations."""
         return self.data is None and not self.live and self.known_setting is None
 
     @property
@@ -138,11 +176,13 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
 
     @property
     def shape(self) -> tuple[int | None, int | None]:
-        """The number of units and of active units: as given, or else of the setting or of the world."""
+        """The number of units and of active units, as given or else from the setting or the world."""
         known = SETTINGS[self.known_setting] if self.known_setting else None
         units, k = (known.units, known.k) if known else (None, None)
         if self.on_world:
             units, k = self.world_size("units"), self.world_size("active")
+        if self.from_ is not None:
+            units, k = None, None
         return self.units or units, self.k or k
 
     def _check_world(self) -> None:
@@ -171,11 +211,12 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
             refuse(self, ("text", *language.PLACE), fixed)
         else:
             self._check_live()
-        if not self.known_setting and (self.units is None or self.k is None):
+        sized = self.known_setting or self.from_ is not None
+        if not sized and (self.units is None or self.k is None):
             raise ValueError("--units and --k must be given: they cannot be inferred from activations.")
 
     def _check_live(self) -> None:
-        """Raise `ValueError` if something is missing to take activations straight from a model."""
+        """Raise `ValueError` if an option needed to take activations directly from a model is missing."""
         given = {
             "--model": self.model is not None,
             "--tokens": self.tokens is not None or self.known_setting is not None,
@@ -187,37 +228,53 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
 
 
 def run(options: TrainOptions, line: str) -> int:
-    """Create the run and train its SAEs to the end; of several processes, the first one creates it."""
-    again = count_restarts() > 0 and (options.out / "run.json").exists()
-    if is_first() and not again:
-        _create(options)
+    """Create the run and train its SAEs to completion; the first of several processes creates it."""
+    work = open_place(options.out)
+    if is_first():
+        if count_restarts() > 0 and "run.json" in work.names():
+            work.pull()
+        else:
+            _create(options, work)
     try:
         return train_to_end(
-            options.out,
+            work,
             device=options.device,
             log=options.log,
             dictionary_ranks=options.dictionary_ranks,
         )
-    except (ValueError, TypeError, RuntimeError):  # once corrected, the request may be made again
+    except (ValueError, TypeError, RuntimeError):  # so that the corrected command can be run again
         if is_first():
             from osae.training import run as runs
 
-            runs.forget(options.out)
+            runs.forget(work.folder)
+            with suppress(OSError):
+                work.push()
         raise
 
 
-def _create(options: TrainOptions) -> None:
-    if (options.out / "run.json").exists():
+def _create(options: TrainOptions, work: Workplace) -> None:
+    if "run.json" in work.names():
         raise ValueError(
             f"{options.out} already contains a run: run `osae resume {options.out}` to continue."
         )
     check_new_folder(options.out)
-    check_present(options.data)
-    source, recipes = plan(options)
+    check_present(options.data, options.from_)
+    config = build_config(options)
     from osae.devices import choose_device
     from osae.training import run as runs
 
-    config = runs.RunConfig(
+    announce_training(config, work.folder, choose_device(options.device))
+    work.pull()
+    runs.create(work.folder, config)
+    work.push()
+
+
+def build_config(options: TrainOptions) -> "RunConfig":
+    """Return the run described by the options."""
+    source, recipes = plan(options)
+    from osae.training.run import RunConfig
+
+    return RunConfig(
         recipes,
         options.seeds,
         source,
@@ -225,24 +282,70 @@ def _create(options: TrainOptions) -> None:
         options.checkpoint_seconds,
         options.on_nan,
         options.log_every or 0,
+        options.precision,
+        _plan_stop(options),
     )
-    announce_training(config, options.out, choose_device(options.device))
-    runs.create(options.out, config)
+
+
+def _plan_stop(options: TrainOptions) -> "Plateau | None":
+    from osae.training.plateau import Plateau
+
+    if options.stop_on_plateau is None:
+        return None
+    return Plateau(options.stop_on_plateau, options.patience)
 
 
 def plan(options: TrainOptions) -> "tuple[SourceSpec, tuple[Recipe, ...]]":
-    """Return what the options ask for: the data, and the recipes to train on it."""
+    """Return the data and the recipes described by the options."""
+    origin = _load_start(options) if options.from_ is not None else None
+    if origin is not None:
+        options = _take_sizes(options, origin)
     source, task = _plan_world(options) if options.on_world else _plan_activations(options)
-    from osae.config import alter, from_json  # not before the request is known to make sense
+    from osae.config import alter, from_json  # only once the request is known to be valid
     from osae.recipes import recipe, world_recipe
 
+    if origin is not None and origin.width != task.width:
+        raise ValueError(
+            f"--from {origin.path} has width {origin.width}, but the data have width {task.width}: give an "
+            "SAE of the same width as the data."
+        )
     known = _find_setting(options)
     start = options.start or (known.start if known else None)
     changes: dict[str, Any] = {path: from_json(new) for path, new in parse_changes(options.set).items()}
     if options.on_world and options.world_bias:  # recipes for worlds have no bias of their own
         changes = {"sae.decoder_bias": True} | changes
     find = world_recipe if options.on_world else recipe
-    return source, tuple(alter(find(name, task, start=start), changes) for name in options.recipe_names)
+    made = [find(name, task, start=start) for name in options.recipe_names]
+    if origin is not None:
+        from osae.recipes import continue_from
+        from osae.training.start import describe_start
+
+        made = [continue_from(one, describe_start(origin)) for one in made]
+    return source, tuple(alter(one, changes) for one in made)
+
+
+def _load_start(options: TrainOptions) -> "Loaded":
+    """Load the SAE to start from; raise `ValueError` if it cannot be trained further."""
+    from osae.interop import load
+    from osae.training.start import describe_start
+
+    assert options.from_ is not None
+    loaded = load(options.from_)
+    describe_start(loaded)
+    return loaded
+
+
+def _take_sizes(options: TrainOptions, origin: "Loaded") -> TrainOptions:
+    """Return the options with the sizes taken from the SAE to start from."""
+    from osae.sparsify import find_k
+
+    sparsifier = origin.require_sae().config.sparsifier
+    k = options.k or find_k(sparsifier)
+    if k is None:
+        raise ValueError(
+            f"--from {origin.path} has {sparsifier}, which sets no number of active units: give --k."
+        )
+    return replace(options, from_=None, start=None, units=origin.units, k=k)
 
 
 def _find_setting(options: TrainOptions) -> "Setting | None":
@@ -250,7 +353,7 @@ def _find_setting(options: TrainOptions) -> "Setting | None":
 
 
 def _plan_world(options: TrainOptions) -> "tuple[SourceSpec, Task]":
-    """Return the synthetic world that the options ask for, and what to fit to it."""
+    """Return the synthetic world described by the options, and the task to fit to it."""
     from osae.recipes import Task
 
     world, batch = options.any_world(), options.batch or WORLD_BATCH
@@ -262,7 +365,7 @@ def _plan_world(options: TrainOptions) -> "tuple[SourceSpec, Task]":
 
 
 def _plan_activations(options: TrainOptions) -> "tuple[SourceSpec, Task]":
-    """Return the activations that the options ask for, and what to fit to them."""
+    """Return the activations described by the options, and the task to fit to them."""
     known = _find_setting(options)
     source, width, tokens = _on_disk(options, known) if options.data else _live(options, known)
     from osae.recipes import Task
@@ -273,7 +376,7 @@ def _plan_activations(options: TrainOptions) -> "tuple[SourceSpec, Task]":
 
 
 def _on_disk(options: TrainOptions, known: "Setting | None") -> "tuple[SourceSpec, int, int]":
-    """Return the activations on disk, their width, and how many to see."""
+    """Return the activations on disk, their width, and how many of them to train on."""
     from osae.data.shards import Shards
     from osae.data.source import OnDisk
 
@@ -287,11 +390,12 @@ def _on_disk(options: TrainOptions, known: "Setting | None") -> "tuple[SourceSpe
     if options.epochs or tokens is None:
         tokens = int((options.epochs or DATA_EPOCHS) * shards.rows)
     # absolute: the run may be resumed from another folder
-    return OnDisk(str(options.data.absolute()), shards.provenance()["sha256"]), shards.width, tokens
+    path = options.data.absolute() if isinstance(options.data, Path) else options.data
+    return OnDisk(str(path), shards.provenance()["sha256"]), shards.width, tokens
 
 
 def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, int]":
-    """Return the activations straight from a model, their width, and how many to see."""
+    """Return the activations taken directly from a model, their width, and how many of them to train on."""
     if known is not None and options.model is None:
         from osae.data.text import check_readable
 
@@ -312,7 +416,7 @@ def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, i
 
 
 def _measure_width(spec: Any, device: str) -> int:
-    """Return the width of what will come from the model."""
+    """Return the width of the activations that the model will yield."""
     import torch
 
     from osae.data.harvest import open_model
@@ -322,13 +426,14 @@ def _measure_width(spec: Any, device: str) -> int:
 
 COMMAND = Command(
     "train",
-    "Train SAEs on activations or on a synthetic world, into a run folder.",
+    "Train SAEs on activations or on a synthetic world, and save them in a run folder.",
     TrainOptions,
     run,
     examples=(
         "osae train osae,topk --seeds 0,1,2 --out runs/mine --world-width 64 --world-units 128",
         "osae train osae --data acts --units 4096 --k 80 --tokens 5e7 --seeds 0,1,2 --out runs/lm",
         "osae train pythia-70m --out runs/pythia",
+        "osae train topk --from hf:user/repo/sae --data acts --set lr.peak=0.001 --out runs/tuned",
         "torchrun --nproc-per-node 8 -m osae train osae --data acts --units 65536 --k 80 --out runs/large",
         "osae train osae --out runs/mine --print-config > run.yaml; osae train --config run.yaml --seeds 1",
     ),

@@ -1,51 +1,50 @@
-"""`osae trust`: which units of an SAE other training runs find too."""
+"""`osae trust`: which units of an SAE other training runs also find."""
 
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
-from osae.cli.inputs import check_present
-from osae.cli.outputs import add_command, check_files, check_folder, write_files
-from osae.cli.shared_options import DATA, FILES, SAE, ResultFiles
+from osae.cli.forecasting import announce_trust
+from osae.cli.outputs import check_folder, check_study, finish_study
+from osae.cli.shared_options import DATA, SAE, ComparisonFiles
 from osae.cli.terminal import Progress, report_stop, say
 from osae.options import option
+from osae.stores import Place
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustOptions(ResultFiles):
-    """Which SAE to check, and on what."""
+class TrustOptions(ComparisonFiles):
+    """Which SAE to check, and on which data."""
 
     sae: str = option(SAE, positional=True, metavar="SAE")
-    data: Path = option(DATA, metavar="DATA")
+    data: Place = option(DATA, metavar="DATA")
     out: Path = option("folder for the twins and their parts of the data", metavar="DIR")
-    runs: int = option("twins to train, on documents that no other twin sees", default=3, least=2)
+    runs: int = option("number of twins to train, each on its own documents", default=3, least=2)
     tokens: int | None = option(
-        "rows that a twin is trained on, counting repetitions",
+        "number of rows to train each twin on, counting repetitions",
         default=None,
         least=1,
-        shown="the recipe's; one pass over DATA if it is not known",
+        shown="as in the recipe; one pass over DATA if unknown",
     )
     device: str = option("where to train: auto, cpu, cuda, cuda:1, ...", default="auto")
-    units: Path | None = option(
-        "write a table of every unit to this CSV file", default=None, metavar="FILE", group=FILES
-    )
 
 
 def run(options: TrustOptions, line: str) -> int:
-    """Train the twins, or resume them, compare, print the tables and write the files."""
-    check_files((options.json, options.csv, options.html, options.units))
+    """Train or resume the twins, compare them with the SAE, print the tables and write the files."""
+    check_study(options, options.sae, options.data)
     check_folder(options.out)
-    check_present(options.sae, options.data)
-    from osae import report
     from osae.devices import choose_device
+    from osae.studies.subjects import open_subject
     from osae.studies.trust import trust
     from osae.training import run as runs
 
+    sae = open_subject(options.sae)
+    announce_trust(sae, options.data, twins=options.runs, samples=options.tokens, folder=options.out)
     try:
         with Progress("osae trust") as progress:
             result = trust(
-                options.sae,
+                sae,
                 options.data,
                 options.out,
                 twins=options.runs,
@@ -55,22 +54,16 @@ def run(options: TrustOptions, line: str) -> int:
                 tell=lambda sentence: say(f"osae: {sentence}"),
             )
     except runs.Interrupted as stopped:
-        say(f"osae: interrupted; the same command resumes: {line}")
+        say(f"osae: interrupted. Run the same command again to resume: {line}")
         return 128 + stopped.signal
     except KeyboardInterrupt as stop:
-        return report_stop(stop, f"The same command resumes: {shlex.quote(line)}")
-    result = add_command(result, line)
-    report.show(result)
-    write_files(result, options)
-    if options.units and result.units:
-        result.units.to_csv(options.units)
-        print(options.units)
-    return 0
+        return report_stop(stop, f"Run the same command again to resume: {shlex.quote(line)}")
+    return finish_study(result, options, line)
 
 
 COMMAND = Command(
     "trust",
-    "Find out which units of an SAE other training runs find too, by training twins of it.",
+    "Find out which units of an SAE other training runs also find, by training twins of it.",
     TrustOptions,
     run,
     examples=("osae trust SAE --data acts --runs 3 --out runs/twins --units units.csv",),

@@ -1,4 +1,4 @@
-"""`osae watch`: a training run while it trains."""
+"""`osae watch`: follow a training run."""
 
 import time
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from osae.options import Options, option
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions(Options):
-    """The run, and how often to look."""
+    """The run, and how often to check it."""
 
     run: Path = option("folder of a training run", positional=True, metavar="RUN")
     html: Path | None = option(
-        "also write a page with the training curves, which reloads itself", default=None, metavar="FILE"
+        "also write a self-refreshing HTML page with the training curves", default=None, metavar="FILE"
     )
-    every: float = option("seconds between two looks", default=10.0, least=0.1)
-    once: bool = option("look once, and end", default=False)
+    every: float = option("seconds between updates", default=10.0, least=0.1)
+    once: bool = option("print the current state once and exit", default=False)
 
 
 def run(options: WatchOptions, line: str) -> int:
-    """Print how far the run is until it ends, or until Ctrl-C."""
+    """Print the progress of the run until it ends or Ctrl-C is pressed."""
     check_run(options.run)
     check_files([options.html])
     from osae.report.page import Page, render, write_text
@@ -42,7 +42,7 @@ def run(options: WatchOptions, line: str) -> int:
 
 COMMAND = Command(
     "watch",
-    "Follow a training run: losses, rate and time left.",
+    "Follow a training run: losses, speed and time left.",
     WatchOptions,
     run,
     examples=("osae watch runs/mine", "osae watch runs/mine --html run.html"),

@@ -14,7 +14,7 @@ from osae.data.text import Text, TextFiles, check_readable
 from osae.experiments.lm.options import ActivationOptions, parse_names
 from osae.progress import Progress
 
-HELD_OUT_SHARE = 16  # one row is held out for this many training rows
+HELD_OUT_SHARE = 16  # one row is held out per this many training rows
 TEST_ROWS = 60_000
 QUICK_LAYER = 5  # of the packaged model
 
@@ -24,22 +24,22 @@ PARTS: tuple[Part, ...] = ("train", "held-out")
 
 @dataclass(frozen=True)
 class TextShards:
-    """One text's activations: to train on, and held out; by seed, if each trains on documents of its own."""
+    """One text's activations, for training and held out; by seed, if each trains on its own documents."""
 
     train: Path
     held_out: Path
     by_seed: tuple[Path, ...] = ()
 
     def training_rows(self, seed: int | None = None) -> Path:
-        """Return what a seed trains on; None for what belongs to none of them."""
+        """Return the activations that a seed trains on; without a seed, those shared by all."""
         return self.by_seed[seed % len(self.by_seed)] if self.by_seed and seed is not None else self.train
 
     def is_there(self) -> bool:
-        """Return whether both have been harvested."""
+        """Return whether both parts have been harvested."""
         return is_shards(self.train) and is_shards(self.held_out)
 
     def tuning_rows(self) -> torch.Tensor:
-        """Return the first half of the held-out rows, by which rates are chosen and nothing else measured."""
+        """Return the first half of the held-out rows, which are used only to choose learning rates."""
         shards = Shards(self.held_out)
         return shards.read(0, min(TEST_ROWS, max(1, shards.rows // 2)))
 
@@ -51,7 +51,7 @@ class TextShards:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where activations come from: a model, a layer of it, and texts by name."""
+    """Where activations come from: a model, one of its layers, and texts by name."""
 
     model: str
     layer: int
@@ -59,7 +59,7 @@ class Origin:
 
 
 def collect_activations(options: ActivationOptions, rows: int, progress: Progress) -> dict[str, TextShards]:
-    """Return the activations of the texts, harvested where they are not already there."""
+    """Return the activations of the texts, harvesting those that are missing."""
     if options.data:
         return {
             name: TextShards(path, path.with_name(f"{path.name}-held-out"))
@@ -73,7 +73,7 @@ def collect_activations(options: ActivationOptions, rows: int, progress: Progres
     missing = [name for name, text in folders.items() if not text.is_there()]
     if missing:
         check_place(origin.model, layer=origin.layer)
-    for name in missing:  # all of them, before the first takes hours
+    for name in missing:  # check all of them before the first takes hours
         _check_text(name, origin.texts[name])
     _harvest_all(origin, folders, rows, options, progress)
     return folders
@@ -89,13 +89,13 @@ def choose_origin(options: ActivationOptions) -> Origin:
     texts: dict[str, Text] = {name: TextFiles((files,)) for name, files in parse_names(options.text).items()}
     if not texts and options.quick:
         texts = write_packaged_texts(options.out / "texts")
-    elif texts.keys() <= known.texts.keys():  # some of them, instead of the hub's
+    elif texts.keys() <= known.texts.keys():  # replace some of the setting's texts
         texts = {**known.texts, **texts}
     return Origin(options.model or packaged or known.model, layer, texts)
 
 
 def _check_text(name: str, text: Text) -> None:
-    """Raise `ValueError` that names the text if it cannot be read."""
+    """Raise a `ValueError` that names the text if it cannot be read."""
     try:
         check_readable(text)
     except ValueError as error:
@@ -105,7 +105,7 @@ def _check_text(name: str, text: Text) -> None:
 def _harvest_all(
     origin: Origin, folders: dict[str, TextShards], rows: int, options: ActivationOptions, progress: Progress
 ) -> None:
-    """Harvest what is missing; the model is opened once, and only if it is needed."""
+    """Harvest what is missing; the model is loaded once, and only if it is needed."""
     model = None
     for name, text in origin.texts.items():
         for part, folder in zip(PARTS, (folders[name].train, folders[name].held_out), strict=True):

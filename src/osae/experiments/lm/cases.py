@@ -5,23 +5,22 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from osae.experiments.claims import Statement
+from osae.measures import AGREEMENT
 from osae.recipes import group_ends
 from osae.results.lm import Curve, Curves, LMResult, Place
-
-BOTH = ("orderedness", "stability")
 
 
 class Starts(Enum):
     """Which starts a claim is judged from."""
 
-    NOISE_FIRST = auto()  # noise where it was tried, or else every start
+    NOISE_FIRST = auto()  # noise if it was tried, otherwise every start
     NOISE_ONLY = auto()
     EVERY = auto()
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a claim says in one case: from which start, the statements to test, and the numbers in words."""
+    """A claim in one case: the start, the statements to test, and the numbers in words."""
 
     start: str
     statements: tuple[Statement, ...]
@@ -33,14 +32,14 @@ class Compared:
     """A claim about a method and its rivals that is judged case by case.
 
     `find` yields the cases. `thresholds` are limits, one for each measure if there are several. The text may
-    mention {first}, the units of the first group; `lead`, which goes before what was found, {tokens}.
+    mention {first}, the units of the first group; `lead`, which precedes the findings, may mention {tokens}.
     """
 
     text: str
     find: "Callable[[Compared, LMResult], Iterable[Case]]"
     method: str
     rivals: tuple[str, ...] = ()
-    measures: tuple[str, ...] = BOTH
+    measures: tuple[str, ...] = AGREEMENT
     thresholds: tuple[float, ...] = ()
     starts: Starts = Starts.NOISE_FIRST
     untested: str = "not all of the methods were trained."
@@ -62,7 +61,7 @@ class AlwaysAbove:
     rivals: tuple[str, ...]
     measure: str
     since: int | None = None
-    by_start: bool = False  # judged from noise, where that was tried; or else from every start
+    by_start: bool = False  # judged from noise if that was tried, otherwise from every start
 
 
 def first_group(result: LMResult) -> int:
@@ -79,9 +78,9 @@ def places_with(claim: Compared, result: LMResult) -> Iterator[tuple[Place, Mapp
 
 
 def within_first_group(curve: Curve, result: LMResult) -> list[int]:
-    """Return the index of the longest prefix within the first group; none if no prefix is so short.
+    """Return the index of the longest prefix within the first group; None if no prefix is that short.
 
-    On a few units, chance alone gives large correlations.
+    With only a few units, chance alone gives large correlations.
     """
     first = first_group(result)
     return [i for i, length in enumerate(curve.prefix) if length <= first][-1:]

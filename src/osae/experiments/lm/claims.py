@@ -1,8 +1,8 @@
-"""What is said of language models, by the paper and by us, held against the results.
+"""Test claims about language models, the paper's and ours, against the results.
 
 `CLAIMS` lists the claims as data; `judge_lm` judges them by the numbers, which `osae.experiments.lm.finding`
-looks up. The paper trains from noise: where that was done, its claims are judged there, and other starts are
-only reported.
+looks up. The paper trains from noise: if that was done, its claims are judged from there, and other starts
+are only reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import assert_never
 
 from osae.experiments.claims import FALSE, TRUE, UNTESTED, Statement, count_outcomes, judge, weigh_statements
 from osae.experiments.lm import finding
-from osae.experiments.lm.cases import BOTH, AlwaysAbove, Compared, Starts, first_group
+from osae.experiments.lm.cases import AlwaysAbove, Compared, Starts, first_group
 from osae.experiments.methods import (
     BATCHTOPK,
     MATRYOSHKA,
@@ -22,9 +22,11 @@ from osae.experiments.methods import (
     TOPK,
     TOPK_SORTED,
 )
+from osae.measures import AGREEMENT
 from osae.metrics.statistics import difference
 from osae.results.experiment import Claim, Tested
-from osae.results.lm import SHARES, SHARES_OF_FIRING, Curve, LMResult, Place
+from osae.results.lm import Curve, LMResult, Place
+from osae.results.stitching import SHARES, SHARES_OF_FIRING
 
 NEAR_ZERO, NEAR_ONE, SAME_SEED, CLOSE, ALIKE, SIMILAR = 0.15, 0.95, 0.75, 0.01, 0.1, 0.01
 
@@ -32,7 +34,7 @@ LMClaim = Compared | AlwaysAbove
 
 
 def judge_lm(result: LMResult) -> tuple[Claim, ...]:
-    """Return every claim, what was found, and the verdict."""
+    """Return every claim, with the findings and the verdict."""
     return tuple(_judge_claim(claim, result) for claim in CLAIMS)
 
 
@@ -47,7 +49,7 @@ def _judge_claim(claim: LMClaim, result: LMResult) -> Claim:
 
 
 def judge_compared(claim: Compared, result: LMResult) -> Claim:
-    """Return the claim judged by its cases."""
+    """Judge the claim by its cases."""
     text = claim.text.format(first=first_group(result))
     cases = list(claim.find(claim, result))
     noise = [case for case in cases if case.start == NOISE]
@@ -71,7 +73,7 @@ def _tokens(result: LMResult) -> str:
 
 
 def judge_above(claim: AlwaysAbove, result: LMResult) -> Claim:
-    """Return the claim judged over all places, or over those of each start."""
+    """Judge the claim over all places, or separately over the places of each start."""
     first = first_group(result)
     text, since = claim.text.format(first=first), claim.since or first
     if not claim.by_start:
@@ -93,7 +95,7 @@ def _compare_curves(
 ) -> tuple[str, str, tuple[Tested, ...]]:
     """Return the verdict over some places, the numbers in words, and what was tested.
 
-    A setting is a place and a rival; its prefixes are nested, and so no evidence of their own.
+    A setting is a place and a rival; its prefixes are nested, so they are not independent evidence.
     """
     statements, lowest = [], []
     for place, rival, ours, theirs in _pair_curves(claim, result, places):
@@ -116,7 +118,7 @@ def _compare_curves(
 
 
 def _count_settings(tested: Sequence[Tested]) -> str:
-    """Return in how many settings a curve is above at every prefix, in words."""
+    """Describe in how many settings a curve is above the other at every prefix."""
     above, below = (sum(one.outcome == word for one in tested) for word in (TRUE, FALSE))
     rest = len(tested) - above - below
     said = [f"above at every prefix in {above} of {len(tested)} settings (places and rivals)"]
@@ -229,6 +231,7 @@ CLAIMS: tuple[LMClaim, ...] = (
         f"here: at least {NEAR_ONE}) and stability 0.8 (here: at least {SAME_SEED}).",
         finding.find_same_seed,
         OSAE_PAPER,
+        measures=("orderedness", "stability"),
         thresholds=(NEAR_ONE, SAME_SEED),
         starts=Starts.NOISE_ONLY,
         untested="it needs two texts trained from noise, where a seed fixes the start.",
@@ -249,6 +252,7 @@ CLAIMS: tuple[LMClaim, ...] = (
         finding.find_own_start,
         OSAE_PAPER,
         (MATRYOSHKA_RANDOM,),
+        measures=("orderedness", "stability"),
         thresholds=(NEAR_ONE,),
         starts=Starts.NOISE_ONLY,
         untested="no O-SAE was trained from noise.",
@@ -301,7 +305,7 @@ CLAIMS: tuple[LMClaim, ...] = (
             measure,
             since=64,
         )
-        for measure in BOTH
+        for measure in AGREEMENT
     ),
     Compared(
         f"`osae` explains at most {CLOSE} less of the variance than TopK from the same start (our own "

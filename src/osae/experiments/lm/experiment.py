@@ -1,7 +1,7 @@
 """The language-model part of the paper, from the options to every table, curve and figure.
 
-Every method is trained on two texts, with several seeds, from each kind of start. An SAE that the folder
-already holds is not trained again.
+Every method is trained on two texts, with several seeds, from each kind of start. An SAE that is
+already in the folder is not trained again.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,6 @@ from osae.experiments.claims import add_claims
 from osae.experiments.lm.activations import TextShards, collect_activations
 from osae.experiments.lm.figures import draw_figures
 from osae.experiments.lm.measuring import (
-    BOTH,
     chance_curves,
     measure_crossings,
     measure_row,
@@ -26,6 +25,7 @@ from osae.experiments.lm.plan import Plan, count_text_rows, make_plan
 from osae.experiments.lm.shelf import Shelf, choose_rates, try_rates
 from osae.experiments.lm.stitching import measure_stitching
 from osae.experiments.options import ENOUGH_SEEDS
+from osae.measures import AGREEMENT
 from osae.progress import Progress
 from osae.results.experiment import Section
 from osae.results.lm import Curve, LMResult, MethodCurves, Place
@@ -34,7 +34,7 @@ SHOWN_LENGTHS = (64, 256, 1024)
 
 
 def run(options: LMOptions, progress: Progress) -> LMResult:
-    """Return what the experiment finds on the activations that the options name."""
+    """Return the results of the experiment on the activations that the options name."""
     plan = make_plan(options)
     texts = prepare_texts(options, progress)
     if options.own_documents:
@@ -48,7 +48,7 @@ def prepare_texts(options: ActivationOptions, progress: Progress) -> dict[str, T
     if options.mix is None:
         return texts
     if len(texts) < 2:
-        raise ValueError(f"--mix needs two texts, and there is {', '.join(texts)}: give another.")
+        raise ValueError(f"--mix needs two texts, but there is only {', '.join(texts)}: give another.")
     return mix_texts(texts, options.mix, options.out / "activations", progress)
 
 
@@ -115,11 +115,11 @@ def _choose_columns(plan: Plan) -> tuple[str, ...]:
     """Return the measures that the tables show."""
     shown = [length for length in plan.lengths if length in SHOWN_LENGTHS]
     lengths = dict.fromkeys([*shown, plan.units])
-    return ("explained_variance", "dead", *(f"{measure}_{n}" for measure in BOTH for n in lengths))
+    return ("explained_variance", "dead", *(f"{measure}_{n}" for measure in AGREEMENT for n in lengths))
 
 
 def _too_few(seeds: int) -> str:
-    return f"{seeds} seeds are one pair, too few for verdicts: ask for {ENOUGH_SEEDS} or more."
+    return f"{seeds} seeds form only one pair, too few for verdicts: use {ENOUGH_SEEDS} or more."
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:

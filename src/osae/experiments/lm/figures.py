@@ -1,15 +1,16 @@
-"""The figures of the language-model part, each with its numbers as CSV beside it."""
+"""The figures of the language-model part, each with a CSV file of its numbers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from osae.experiments.lm.start_claims import Condition
 from osae.files import atomic_write
+from osae.measures import AGREEMENT
 from osae.results.base import Interval, csv_text
 from osae.results.experiment import Figure, MethodRow, Section
 from osae.results.lm import (
-    SHARES,
     Curve,
     Curves,
     LMResult,
@@ -18,8 +19,8 @@ from osae.results.lm import (
     Place,
     StitchingTable,
 )
+from osae.results.stitching import SHARES
 
-BOTH = ("stability", "orderedness")
 FOLDER = Path("figures")
 
 
@@ -36,8 +37,9 @@ def draw_figures(result: LMResult, out: Path) -> Iterator[Figure]:
 
 def _draw_seeds(result: LMResult, out: Path) -> Iterator[Figure]:
     for place, curves in _group_by_place(result.curves).items():
-        caption = f"Two seeds on the same text ({place}): mean over pairs and 95 % interval over seeds."
-        yield _draw_by_prefix(curves, file_name("prefix", place), caption, result.chance_curves, out)
+        words = f"Two seeds on the same text ({place})"
+        note = "mean over pairs and 95 % interval over seeds."
+        yield _draw_by_prefix(curves, file_name("prefix", place), words, note, result.chance_curves, out)
 
 
 def _draw_crossings(result: LMResult, out: Path) -> Iterator[Figure]:
@@ -48,15 +50,14 @@ def _draw_crossings(result: LMResult, out: Path) -> Iterator[Figure]:
             ("same-seed", "Another text, the same seed", {m: one.same_seed for m, one in mine.items()}),
         )
         for way, words, curves in ways:
-            caption = f"{words}, start from {start}: mean and 95 % interval."
-            name = file_name("crossed", way, start)
-            yield _draw_by_prefix(curves, name, caption, result.chance_curves, out)
+            name, title = file_name("crossed", way, start), f"{words}, start from {start}"
+            yield _draw_by_prefix(curves, name, title, "mean and 95 % interval.", result.chance_curves, out)
 
 
 def _draw_own_starts(result: LMResult, out: Path) -> Iterator[Figure]:
     for place, curves in _group_by_place(result.own_starts).items():
-        caption = f"Each SAE against its own start ({place}): mean over seeds and 95 % interval."
-        yield _draw_by_prefix(curves, file_name("own-start", place), caption, result.chance_curves, out)
+        words, note = f"Each SAE against its own start ({place})", "mean over seeds and 95 % interval."
+        yield _draw_by_prefix(curves, file_name("own-start", place), words, note, result.chance_curves, out)
 
 
 def _group_by_place(found: Sequence[MethodCurves]) -> dict[Place, dict[str, Curves]]:
@@ -68,15 +69,15 @@ def _group_by_place(found: Sequence[MethodCurves]) -> dict[Place, dict[str, Curv
 
 
 def _draw_by_prefix(
-    by_method: Mapping[str, Curves], name: str, caption: str, chance: Curves, out: Path
+    by_method: Mapping[str, Curves], name: str, title: str, note: str, chance: Curves, out: Path
 ) -> Figure:
     """Draw both measures against prefix length."""
     from osae.report import figures
 
-    curves = {key: {method: _lists(found[key]) for method, found in by_method.items()} for key in BOTH}
+    curves = {key: {method: _lists(found[key]) for method, found in by_method.items()} for key in AGREEMENT}
     levels = {key: _lists(curve) for key, curve in chance.items()}
     file = FOLDER / f"{name}.png"
-    figures.lines_by_prefix(curves, out / file, title=caption.split(":")[0], chance=levels)
+    figures.lines_by_prefix(curves, out / file, title=title, chance=levels)
     records = [
         {"method": method, "measure": key, "prefix": length, "mean": at.mean, "low": at.low, "high": at.high}
         for method, found in by_method.items()
@@ -84,17 +85,17 @@ def _draw_by_prefix(
         for length, at in zip(curve.prefix, map(curve.at, range(len(curve.prefix))), strict=True)
     ]
     _write_csv(records, out / file.with_suffix(".csv"))
-    return Figure(file.as_posix(), caption)
+    return Figure(file.as_posix(), f"{title}: {note}")
 
 
 def _lists(curve: Curve) -> dict[str, tuple[float, ...]]:
-    """Return the parts of a curve that are drawn, by name."""
+    """Return the parts of a curve to draw, by name."""
     parts = {name: getattr(curve, name) for name in ("prefix", "mean", "low", "high")}
     return {name: part for name, part in parts.items() if part is not None}
 
 
 def _draw_progressions(result: LMResult, out: Path) -> Iterator[Figure]:
-    """Draw agreement against tokens: of seeds, with the own start, and across texts."""
+    """Draw agreement against tokens: between seeds, with each SAE's own start, and across texts."""
     for place in dict.fromkeys(one.place for one in result.progressions):
         mine = [one for one in result.progressions if one.place == place]
         ways: dict[str, tuple[str, Callable[[Moment], Curves]]] = {
@@ -114,14 +115,14 @@ def _draw_progressions(result: LMResult, out: Path) -> Iterator[Figure]:
 def _draw_courses(
     courses: Mapping[str, Sequence[tuple[int, Curves]]], name: str, words: str, where: str, out: Path
 ) -> Iterator[Figure]:
-    """Draw both measures against tokens, a panel for each method with a line for each prefix."""
+    """Draw both measures against tokens, with a panel for each method and a line for each prefix."""
     from osae.report import figures
 
     courses = {method: found for method, found in courses.items() if found}
     if not courses:
         return
     records = [record for method, found in courses.items() for record in _records(method, found)]
-    for key in BOTH:
+    for key in AGREEMENT:
         file = FOLDER / f"{file_name(name, key, where)}.png"
         panels = {
             method: {
@@ -139,8 +140,8 @@ def _draw_courses(
 def _records(method: str, found: Sequence[tuple[int, Curves]]) -> Iterator[dict[str, Any]]:
     """Yield a record for each moment and prefix length."""
     for tokens, curves in found:
-        for i, length in enumerate(curves[BOTH[0]].prefix):
-            values = {key: curves[key].mean[i] for key in BOTH}
+        for i, length in enumerate(curves[AGREEMENT[0]].prefix):
+            values = {key: curves[key].mean[i] for key in AGREEMENT}
             yield {"method": method, "tokens": tokens, "prefix": length, **values}
 
 
@@ -156,15 +157,17 @@ def _draw_stitching(table: StitchingTable, out: Path) -> Figure:
     return Figure(file.as_posix(), caption)
 
 
-def draw_start(sections: Sequence[Section], ends: Sequence[int], out: Path) -> Iterator[Figure]:
-    """Draw the study of the start: agreement against the learning rate, and unused units by place."""
+def draw_start(tables: Mapping[Condition, Section], ends: Sequence[int], out: Path) -> Iterator[Figure]:
+    """Draw the study of the start: agreement against the learning rate, and unused units by position."""
     from osae.report import figures
 
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
-    named = [replace(section, rows=tuple(_name_rows(section))) for section in sections]
+    named = [
+        replace(section, rows=tuple(_name_rows(condition, section))) for condition, section in tables.items()
+    ]
     file = FOLDER / "start-rates.png"
     keys = ("orderedness_texts", "stability_texts", "orderedness_start", "stability_start")
-    words = "Agreement of the same seed on two texts, and with the own start"
+    words = "Agreement of the same seed on two texts, and with its own start"
     figures.sweep(named, keys, out / file, title=words, x_label="learning rate", log_x=True)
     yield Figure(file.as_posix(), f"{words}, against the learning rate: mean and 95 % interval over seeds.")
     panels: dict[str, dict[str, Sequence[tuple[float, Interval | None]]]] = {}
@@ -173,17 +176,17 @@ def draw_start(sections: Sequence[Section], ends: Sequence[int], out: Path) -> I
             line = [(float(end), row.interval(f"unused_{end}")) for end in ends]
             panels.setdefault(row.method, {})[f"rate {section.x:g}"] = line
     file = FOLDER / "start-unused.png"
-    words = "Unused units by place in the dictionary"
+    words = "Unused units by position in the dictionary"
     figures.panels_by_method(
         panels, "unused", out / file, title=words, x_label="end of the group of units", log_x=True
     )
     yield Figure(file.as_posix(), f"{words}: share of each group that never fires on held-out text.")
 
 
-def _name_rows(section: Section) -> Iterator[MethodRow]:
-    """Yield the rows of a section, with whether they were trained with AuxK in their names."""
+def _name_rows(condition: Condition, section: Section) -> Iterator[MethodRow]:
+    """Yield the rows of a section, with names that say whether they were trained with AuxK."""
     for row in section.rows:
-        yield replace(row, method=f"{row.method}, {section.title.partition(', ')[2]}")
+        yield replace(row, method=f"{row.method}, {condition.revival}")
 
 
 def file_name(*parts: object) -> str:

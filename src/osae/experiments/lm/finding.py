@@ -1,4 +1,4 @@
-"""What the results say about each claim on language models, case by case."""
+"""Find what the results show about each claim on language models, case by case."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -45,7 +45,7 @@ def find_falling(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def find_crossover(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether a method is ahead of its last rival in the first group, and behind all at the end."""
+    """Yield whether a method is ahead of its last rival in the first group, and behind all rivals overall."""
     (measure,), rivals = claim.measures, claim.rivals
     for place, by_method in places_with(claim, result):
         ours = by_method[claim.method][measure]
@@ -68,7 +68,7 @@ def find_crossover(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def _quote_crossing(ours: Curve, other: Curve) -> str:
-    """Return where one curve falls below another, in words."""
+    """Describe where one curve falls below another."""
     ahead = [length for i, length in enumerate(ours.prefix) if ours.mean[i] > other.mean[i]]
     behind = [length for length in ours.prefix if length not in ahead]
     if not ahead or not behind:
@@ -134,7 +134,7 @@ def find_cost(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def _cost(same: Sequence[Interval], across: Interval) -> Estimate | None:
-    """Return how far the mean over places is above the agreement across them."""
+    """Return how far the mean agreement within places exceeds the agreement across them."""
     inside, outside = [estimate(one) for one in same], estimate(across)
     known = [one for one in inside if one is not None]
     if len(known) < len(same) or outside is None:
@@ -142,32 +142,33 @@ def _cost(same: Sequence[Interval], across: Interval) -> Estimate | None:
     return independent_difference(independent_mean(known), outside)
 
 
-def find_above_across(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether different seeds agree more across texts than those of the rival, at every prefix."""
+def _pair_across(claim: Compared, result: LMResult) -> Iterator[tuple[str, Curve, Curve]]:
+    """Yield the agreement of different seeds across texts, for the method and its rival, by start."""
     (measure,), (rival,) = claim.measures, claim.rivals
     for start in dict.fromkeys(one.start for one in result.crossings):
         by_method = result.crossings_from(start)
         if claim.methods <= set(by_method):
-            ours, theirs = (by_method[name].other_seed[measure] for name in (claim.method, rival))
-            lengths = since_first_group(ours, result)
-            words = ", ".join(
-                f"{ours.mean[i]:.3f} against {theirs.mean[i]:.3f} at {ours.prefix[i]}" for i in lengths
-            )
-            parts = {f"{ours.prefix[i]} units": difference(ours.at(i), theirs.at(i)) for i in lengths}
-            yield Case(start, (Statement(f"start from {start}", parts),), f"{words} (start from {start})")
+            yield start, by_method[claim.method].other_seed[measure], by_method[rival].other_seed[measure]
+
+
+def find_above_across(claim: Compared, result: LMResult) -> Iterator[Case]:
+    """Yield whether different seeds agree more across texts than those of the rival, at every prefix."""
+    for start, ours, theirs in _pair_across(claim, result):
+        lengths = since_first_group(ours, result)
+        words = ", ".join(
+            f"{ours.mean[i]:.3f} against {theirs.mean[i]:.3f} at {ours.prefix[i]}" for i in lengths
+        )
+        parts = {f"{ours.prefix[i]} units": difference(ours.at(i), theirs.at(i)) for i in lengths}
+        yield Case(start, (Statement(f"start from {start}", parts),), f"{words} (start from {start})")
 
 
 def find_early_across(claim: Compared, result: LMResult) -> Iterator[Case]:
     """Yield whether different seeds agree more across texts than the rival's, within the first group."""
-    (measure,), (rival,) = claim.measures, claim.rivals
-    for start in dict.fromkeys(one.start for one in result.crossings):
-        by_method = result.crossings_from(start)
-        if claim.methods <= set(by_method):
-            ours, theirs = (by_method[name].other_seed[measure] for name in (claim.method, rival))
-            for i in within_first_group(ours, result):
-                words = f"{ours.mean[i]:.3f} against {theirs.mean[i]:.3f} at {ours.prefix[i]} units"
-                statement = Statement(f"start from {start}", {"": difference(ours.at(i), theirs.at(i))})
-                yield Case(start, (statement,), f"{words} (start from {start})")
+    for start, ours, theirs in _pair_across(claim, result):
+        for i in within_first_group(ours, result):
+            words = f"{ours.mean[i]:.3f} against {theirs.mean[i]:.3f} at {ours.prefix[i]} units"
+            statement = Statement(f"start from {start}", {"": difference(ours.at(i), theirs.at(i))})
+            yield Case(start, (statement,), f"{words} (start from {start})")
 
 
 def find_alike(claim: Compared, result: LMResult) -> Iterator[Case]:
@@ -205,10 +206,10 @@ def _gap(one: Interval, other: Interval) -> Estimate | None:
 
 
 def find_above_at_similar_loss(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether the method is above its rivals at every prefix, at moments that explain as much.
+    """Yield whether the method is above its rivals at every prefix, at moments of equal explained variance.
 
-    The target is what the method explains at its end, or its rivals do if that is less. Each is compared at
-    the moment of its training that comes nearest; moments further apart than the limit are not compared.
+    The target is the explained variance of the method or of its rivals at the end of training, whichever is
+    lower. Each is compared at its moment nearest to the target, unless these differ by more than the limit.
     """
     (measure,), (limit,) = claim.measures, claim.thresholds
     for place in dict.fromkeys(one.place for one in result.progressions):
@@ -243,7 +244,7 @@ def _explained(moment: Moment) -> float:
 
 
 def _nearest(ours: Sequence[Moment], theirs: Sequence[Moment]) -> tuple[Moment, Moment]:
-    """Return the moments of both that come nearest to the lower of their last explained variances."""
+    """Return the moments of both that are nearest to the lower of their final explained variances."""
     target = min(_explained(ours[-1]), _explained(theirs[-1]))
 
     def distance(moment: Moment) -> float:
@@ -265,7 +266,7 @@ def find_same_seed(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def find_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether the same seed adds more to the agreement across texts than it adds for the rival."""
+    """Yield whether using the same seed adds more to the agreement across texts than for the rival."""
     (rival,) = claim.rivals
     for start in dict.fromkeys(one.start for one in result.crossings):
         by_method = result.crossings_from(start)
@@ -285,11 +286,11 @@ def find_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def _seed_gain(crossing: Crossing, measure: str) -> Estimate | None:
-    """Return how much the same seed adds to the agreement of whole dictionaries across texts."""
+    """Return how much using the same seed adds to the agreement of whole dictionaries across texts."""
     return difference(crossing.same_seed[measure].at(-1), crossing.other_seed[measure].at(-1))
 
 
-# --- in the course of training ----------------------------------------------------------------------
+# --- during training --------------------------------------------------------------------------------
 
 
 def find_own_start(claim: Compared, result: LMResult) -> Iterator[Case]:
@@ -343,7 +344,7 @@ def find_exchange(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def find_fewer_novel(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether fewer units are novel to a method than to its rivals; the first rival must be there."""
+    """Yield whether fewer units are novel to a method than to its rivals; the first rival is required."""
     rows = {row.method: row for row in result.stitching.rows} if result.stitching else {}
     if claim.method in rows and claim.rivals[0] in rows:
         key = claim.measures[0]
@@ -361,7 +362,7 @@ def find_fewer_novel(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def _quote_sizes(result: LMResult) -> str:
-    """Return the sizes and the start of the stitched SAEs, in words."""
+    """Describe the sizes and the start of the stitched SAEs."""
     table = result.stitching
     if table is None or table.start is None:
         return ""

@@ -1,4 +1,4 @@
-"""What is measured of the trained SAEs: agreement by prefix length, and error on held-out text."""
+"""Measure the trained SAEs: agreement by prefix length, and error on held-out text."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from osae.config import to_json
 from osae.experiments.lm.plan import Plan
 from osae.experiments.lm.shelf import Group, Shelf
 from osae.experiments.methods import UNTRAINED
-from osae.measures import measures_of
+from osae.measures import AGREEMENT, keys_of
 from osae.metrics.statistics import crossed_interval, pairs_interval, runs_interval
 from osae.model import SAE
 from osae.recipes import Recipe
@@ -21,10 +21,7 @@ from osae.results.base import Interval
 from osae.results.experiment import MethodRow
 from osae.results.lm import CrossedMoment, Crossing, Curve, Curves, Moment, Progression
 
-BOTH = ("stability", "orderedness")
-MEASURES = tuple(
-    measure.key for measure in measures_of("prefix") if measure.key in metrics.PrefixConsistency._fields
-)
+MEASURES = tuple(key for key in keys_of("prefix") if key in metrics.PrefixConsistency._fields)
 
 Key = TypeVar("Key", bound=Hashable)
 Agreements = Mapping[Key, Sequence[metrics.PrefixConsistency]]  # at every prefix length
@@ -68,7 +65,7 @@ def _measure_across(one: Group, other: Group, plan: Plan) -> tuple[Curves, Curve
 
 
 def measure_training(shelf: Shelf) -> Iterator[Progression]:
-    """Yield each method in the course of training: agreement of seeds, and with the own start."""
+    """Yield each method during training: agreement of seeds, and with each SAE's own start."""
     for place, method in itertools.product(shelf.places, shelf.plan.methods):
         saes = shelf.moments(place, method)
         x = shelf.plan.texts[place.text].test_rows()
@@ -85,7 +82,12 @@ def measure_training(shelf: Shelf) -> Iterator[Progression]:
 
 
 def _explained_variance(group: Group, x: Tensor) -> Interval:
-    return runs_interval({seed: _reconstruct(sae, x)["explained_variance"] for seed, sae in group.items()})
+    return runs_interval(
+        {
+            seed: passes.reconstruct(sae, x.split(passes.ROWS)).explained_variance
+            for seed, sae in group.items()
+        }
+    )
 
 
 def _measure_own_start(first: Group, group: Group, plan: Plan) -> Curves:
@@ -128,15 +130,16 @@ def _make_curves(
 
 
 def measure_row(method: str, recipe: Recipe | None, group: Group, curves: Curves, x: Tensor) -> MethodRow:
-    """Return a method's row: how it reconstructs held-out text, and its seeds' agreement by prefix."""
+    """Return a method's row: its error on held-out text, and its seeds' agreement by prefix."""
     measures: dict[str, Interval] = {}
-    if method != UNTRAINED:  # before training only the atoms mean anything
-        single = {seed: _reconstruct(sae, x) for seed, sae in group.items()}
-        measures |= {
-            key: runs_interval({seed: found[key] for seed, found in single.items()})
-            for key in next(iter(single.values()))
+    if method != UNTRAINED:  # before training, only the atoms are meaningful
+        single = {
+            seed: passes.reconstruct(sae, x.split(passes.ROWS)).measures() for seed, sae in group.items()
         }
-    for measure in BOTH:
+        for key in keys_of("reconstruction"):
+            known = {seed: value for seed, found in single.items() if (value := found[key]) is not None}
+            measures |= {key: runs_interval(known)} if known else {}
+    for measure in AGREEMENT:
         curve = curves[measure]
         for i, length in enumerate(curve.prefix):
             measures[f"{measure}_{length}"] = curve.at(i)
@@ -144,20 +147,10 @@ def measure_row(method: str, recipe: Recipe | None, group: Group, curves: Curves
     return MethodRow(method, reference=method == UNTRAINED, recipe=about, measures=measures)
 
 
-def _reconstruct(sae: SAE, x: Tensor) -> dict[str, float]:
-    found = passes.reconstruct(sae, x.split(passes.ROWS))
-    return {
-        "explained_variance": found.explained_variance,
-        "mse": found.mse,
-        "l0": found.l0,
-        "dead": found.dead_share,
-    }
-
-
 def chance_curves(shelf: Shelf) -> dict[str, Curve]:
     """Return the agreement of random dictionaries at every prefix length.
 
-    Their atoms have the mean and covariance of all trained SAEs of the first seed; or they are isotropic.
+    Their atoms have the mean and covariance of all trained SAEs of the first seed, or are isotropic.
     """
     plan = shelf.plan
     trained = [

@@ -1,4 +1,4 @@
-"""Texts that share no document: mixtures of two texts, and a part of a text for every seed."""
+"""Texts that share no documents: mixtures of two texts, and a part of a text for every seed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from osae.progress import Progress
 def mix_texts(
     texts: Mapping[str, TextShards], share: float, folder: Path, progress: Progress
 ) -> dict[str, TextShards]:
-    """Return two mixtures of the first two texts that share no document.
+    """Return two mixtures of the first two texts that share no documents.
 
     One has `share` of its rows from the first text and the rest from the second, the other the reverse.
     """
@@ -22,7 +22,7 @@ def mix_texts(
     names = [f"{one}{round(100 * a)}-{other}{round(100 * b)}" for a, b in shares]
     mixtures = {name: {} for name in names}
     for part in PARTS:
-        # both texts are cut at the same shares as they are mixed: nothing is left over
+        # both texts are split by the shares of the mixture, so nothing is left over
         cut = split_documents(_open(first, part), shares[0]), split_documents(_open(second, part), shares[1])
         for i, name in enumerate(names):
             progress(i, len(names), f"mixing {name}, {part}")

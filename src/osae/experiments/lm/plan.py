@@ -1,4 +1,4 @@
-"""The plan of the experiment: every choice made, by the options or by the setting."""
+"""The plan of the experiment: every choice, made by the options or by the setting."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -12,21 +12,22 @@ from osae.devices import choose_device
 from osae.experiments.jobs import Job
 from osae.experiments.lm.activations import TextShards
 from osae.experiments.lm.options import RATES, ActivationOptions, LMOptions
-from osae.experiments.lm.settings import BATCH, GROUPS
+from osae.experiments.lm.settings import GROUPS, LARGE_BATCH
 from osae.experiments.methods import DATA, LM_METHODS, NOISE, OSAE, OSAE_FROM_NOISE
 from osae.experiments.options import QUICK_SEEDS
+from osae.experiments.places import Local, Ray, Slurm
 from osae.metrics import default_prefixes
 from osae.recipes import Recipe, Task, recipe
 from osae.results.lm import Place
 
-MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 3 / 4, 7 / 8)  # shares of training at which SAEs are kept
+MOMENTS = (0.0, 1 / 16, 1 / 4, 1 / 2, 3 / 4, 7 / 8)  # shares of training at which snapshots are saved
 Rates = Mapping[str, Mapping[str, float]]  # learning rates, by start and method
-FROM_NOISE = {OSAE: OSAE_FROM_NOISE}  # methods that have a recipe of their own there
+FROM_NOISE = {OSAE: OSAE_FROM_NOISE}  # methods with a separate recipe for a start from noise
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a run is where the options leave it open."""
+    """The default sizes of a run."""
 
     units: int
     k: int
@@ -42,7 +43,7 @@ QUICK = Sizes(units=256, k=16, tokens=131_072, seeds=QUICK_SEEDS, rows=49_152, s
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the experiment."""
+    """Everything that determines the experiment."""
 
     out: Path
     units: int
@@ -53,14 +54,15 @@ class Plan:
     methods: tuple[str, ...] = LM_METHODS
     starts: tuple[str, ...] = (DATA,)
     first_text_only: tuple[str, ...] = ()  # starts that are tried on the first text only
-    batch: int = BATCH
+    batch: int = LARGE_BATCH
     groups: int = GROUPS
     rates: tuple[float, ...] = RATES
     tuning_tokens: int = 500_000
     stitch: int = 2  # the larger SAE has this many times the units; 0 for no stitching
-    stitch_units: int | None = None  # of the smaller SAE, if not those of the experiment
+    stitch_units: int | None = None  # of the smaller SAE, if different from `units`
     stitch_seeds: int = 1  # pairs of a smaller and a larger SAE
     workers: int = 2
+    elsewhere: Ray | Slurm | None = None  # where training runs take place, if not on this machine
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -89,15 +91,20 @@ class Plan:
         ]
 
     def task(self, *, units: int | None = None, tokens: int | None = None) -> Task:
-        """Return what the recipes are asked to fit."""
+        """Return the task of the recipes."""
         width = Shards(self.texts[self.first_text].train).width
         size, samples = units or self.units, tokens or self.tokens
         return Task(width, size, self.k, samples, batch=self.batch, groups=self.groups)
 
     def recipe(self, method: str, start: str, rate: float, task: Task) -> Recipe:
-        """Return the recipe of a method from a kind of start, at a learning rate."""
+        """Return the recipe of a method for a kind of start and a learning rate."""
         name = FROM_NOISE.get(method, method) if start == NOISE else method
         return replace(alter(recipe(name, task, start=start), {"lr.peak": rate}), name=method)
+
+    @property
+    def where(self) -> "Local | Ray | Slurm":
+        """Return where training runs take place."""
+        return self.elsewhere or Local(self.workers)
 
     def source(self, text: str, seed: int | None = None) -> OnDisk:
         """Return the activations of a text that a seed trains on."""
@@ -126,7 +133,7 @@ def default_sizes(options: ActivationOptions) -> Sizes:
 def make_plan(options: LMOptions) -> Plan:
     """Return the plan that the options describe, still without texts.
 
-    Everything else is checked first, because activations may take hours.
+    Everything else is checked first, because harvesting activations may take hours.
     """
     known, sizes = options.known(), default_sizes(options)
     return replace(
@@ -141,7 +148,7 @@ def make_plan(options: LMOptions) -> Plan:
 
 
 def plan_sizes(options: ActivationOptions) -> Plan:
-    """Return a plan with what every experiment on activations lets its users choose."""
+    """Return a plan with the options shared by all experiments on activations."""
     known, sizes, device = options.known(), default_sizes(options), choose_device(options.device)
     return Plan(
         options.out,
@@ -153,11 +160,12 @@ def plan_sizes(options: ActivationOptions) -> Plan:
         batch=QUICK_BATCH if options.quick else known.batch,
         groups=known.groups,
         workers=options.workers if device == "cpu" else options.jobs or 1,
+        elsewhere=None if isinstance(options.place, Local) else options.place,
         device=device,
     )
 
 
 def count_text_rows(options: ActivationOptions) -> int:
-    """Return how many activations to take of each text: no more than training sees."""
+    """Return how many activations to take from each text: no more than training uses."""
     sizes = default_sizes(options)
     return min(options.rows or sizes.rows, options.tokens or sizes.tokens)

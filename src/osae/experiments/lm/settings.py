@@ -1,7 +1,7 @@
-"""Language-model settings by name: a model, a layer, two texts, and the sizes that go with them.
+"""Language-model settings by name: a model, a layer, two texts, and sizes.
 
-The paper's are `pythia-70m` and `gemma-2-2b`: 4,096 units, k = 80, 5 groups of which the first has 128 units,
-50 million tokens, a start from noise, 65,536 units stitched into them. Its "layer N" is taken as
+The paper's settings are `pythia-70m` and `gemma-2-2b`: 4,096 units, k = 80, 5 groups of which the first has
+128 units, 50 million tokens, a start from noise, and 65,536 units for stitching. Its "layer N" is taken to be
 `hidden_states[N]`. Nothing here needs torch until a setting is used.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from osae.data.text import HubText, Text
-from osae.defaults import BATCH, CONTEXT, GROUPS
+from osae.defaults import CONTEXT, GROUPS, LARGE_BATCH
 from osae.suggestions import list_choices
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What SAEs are trained on, and how large they are."""
+    """The data that SAEs are trained on, and their sizes."""
 
     model: str
     layer: int
@@ -31,7 +31,7 @@ class Setting:
     k: int = 80
     tokens: int = 50_000_000
     seeds: int = 5
-    batch: int = BATCH
+    batch: int = LARGE_BATCH
     groups: int = GROUPS
     context: int = CONTEXT
     start: Literal["noise", "data"] = "noise"
@@ -39,11 +39,11 @@ class Setting:
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """The kinds of start that the experiment tries: the one from the data, and the setting's own."""
+        """The kinds of start that the experiment tries: from the data, and the setting's own."""
         return tuple(dict.fromkeys(("data", self.start)))
 
     def harvest(self, text: str) -> "Harvest":
-        """Return which activations of a text to harvest: as many as training sees, none held out."""
+        """Return which activations of a text to harvest: as many as training uses, none held out."""
         from osae.data.harvest import Harvest
 
         if text not in self.texts:
@@ -52,7 +52,7 @@ class Setting:
         return Harvest(self.model, part, self.tokens, layer=self.layer, context=self.context)
 
     def task(self) -> "Task":
-        """Return what a recipe is asked to fit."""
+        """Return the task of a recipe."""
         from osae.recipes import Task
 
         return Task(self.width, self.units, self.k, self.tokens, batch=self.batch, groups=self.groups)

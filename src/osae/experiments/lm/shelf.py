@@ -1,4 +1,4 @@
-"""The trained SAEs: learning rates tried, SAEs trained where they are missing, and read when asked for."""
+"""The trained SAEs: try learning rates, train the SAEs that are missing, and read them on demand."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def try_rates(plan: Plan, progress: Progress) -> list[RateTrial]:
     for start in plan.starts:
         jobs = {job.name: (job, trial) for job, trial in _trials(plan, start)}
         wanted = [job for job, _ in jobs.values()]
-        for count, done in enumerate(train_all(wanted, plan.out / "trials" / start, workers=plan.workers), 1):
+        for count, done in enumerate(train_all(wanted, plan.out / "trials" / start, place=plan.where), 1):
             trial = jobs[done.job.name][1]
             explained = passes.reconstruct(done.sae, x.split(passes.ROWS)).explained_variance
             trials.append(replace(trial, explained_variance=explained))
@@ -55,7 +55,7 @@ def _trials(plan: Plan, start: str) -> Iterator[tuple[Job, RateTrial]]:
 
 
 def choose_rates(plan: Plan, trials: Sequence[RateTrial]) -> dict[str, dict[str, float]]:
-    """Return by start the rate of each method that explains most; the only one if none were tried."""
+    """Return, by start, the best learning rate of each method; the only one if none were tried."""
     if not trials:
         return {start: dict.fromkeys(plan.methods, plan.rates[0]) for start in plan.starts}
     best: dict[str, dict[str, float]] = {start: {} for start in plan.starts}
@@ -65,7 +65,7 @@ def choose_rates(plan: Plan, trials: Sequence[RateTrial]) -> dict[str, dict[str,
 
 
 class Shelf:
-    """The trained SAEs, read when they are asked for: all of them at once may not fit into memory."""
+    """The trained SAEs, read on demand: all of them at once may not fit into memory."""
 
     def __init__(self, plan: Plan, rates: Rates):
         self.plan, self.rates = plan, rates
@@ -88,7 +88,7 @@ class Shelf:
         return self.plan.out / "saes" / place.start / place.text
 
     def group(self, place: Place, method: str) -> Group:
-        """Return a method's SAEs by seed: as they are, sorted afterwards, or as they started."""
+        """Return a method's SAEs by seed: as trained, sorted afterwards, or at their start."""
         root = self.root(place)
         if method == UNTRAINED:  # every method starts with the same atoms
             first = self.jobs(place, self.plan.methods[0])
@@ -98,7 +98,7 @@ class Shelf:
         return self._sort_units(saes, place) if method == TOPK_SORTED else saes
 
     def moments(self, place: Place, method: str) -> dict[int, Group]:
-        """Return a method's SAEs as they were after so many tokens, by seed; the last are the finished ones.
+        """Return a method's SAEs after each number of tokens, by seed; the last are the finished SAEs.
 
         SAEs that were sorted afterwards, or never trained, have a single moment.
         """
@@ -110,7 +110,7 @@ class Shelf:
         return found | {self.plan.tokens: self.group(place, method)}
 
     def _sort_units(self, saes: Group, place: Place) -> Group:
-        """Return the SAEs with units in order of gain, on as many rows as `osae` is sorted by at its end."""
+        """Return the SAEs with units sorted by gain, on as many rows as the final sort of `osae` uses."""
         orders = self._orders.setdefault(place, {})
         if not orders:
             for seed, sae in saes.items():
@@ -119,10 +119,10 @@ class Shelf:
         return {seed: sae.reorder(orders[seed]) for seed, sae in saes.items()}
 
     def train(self, progress: Progress) -> None:
-        """Train the SAEs that are not already there."""
+        """Train the SAEs that do not exist yet."""
         total, count = sum(map(len, self._jobs.values())), 0
         for place, jobs in self._jobs.items():
-            for done in train_all(jobs, self.root(place), workers=self.plan.workers):
+            for done in train_all(jobs, self.root(place), place=self.plan.where):
                 count += 1
                 name, seed = done.job.recipe.name, done.job.seed
                 progress(count, total, f"trained {name}, seed {seed}, {place.text}")

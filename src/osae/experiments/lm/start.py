@@ -1,12 +1,12 @@
-"""How far SAEs from noise leave their start: the same seed on two texts, by learning rate and AuxK.
+"""How far SAEs move from a random start: the same seed on two texts, by learning rate and AuxK.
 
-The same seed begins with the same atoms on both texts. Units that hardly move then agree across texts without
-having learned anything, so agreement is shown next to which units are used at all.
+The same seed starts with the same atoms on both texts. Units that hardly move then agree across texts without
+having learned anything, so agreement is shown next to the share of units that are used at all.
 """
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,8 +20,10 @@ from osae.experiments.lm.experiment import describe_plan, prepare_texts
 from osae.experiments.lm.figures import draw_start
 from osae.experiments.lm.options import START_RATES, StartOptions
 from osae.experiments.lm.plan import Plan, plan_sizes
+from osae.experiments.lm.start_claims import Condition
 from osae.experiments.methods import NOISE
 from osae.experiments.options import ENOUGH_SEEDS
+from osae.measures import AGREEMENT
 from osae.metrics.statistics import runs_interval
 from osae.model import SAE
 from osae.progress import Progress
@@ -37,54 +39,45 @@ COLUMNS = (
     "explained_variance",
 )
 NOTE = (
-    "Both texts begin with the same atoms, so an agreement of 1 across texts is that of SAEs that learned "
-    "nothing. Unused units never fire on held-out text; groups are Matryoshka's."
+    "SAEs start with the same atoms on both texts, so those that learned nothing would have an agreement of "
+    "1 across texts. Unused units never fire on held-out text; groups are Matryoshka's."
 )
 
 
-@dataclass(frozen=True)
-class Condition:
-    """How the SAEs of one table are trained: at which rate, and whether AuxK revives units."""
+def make_jobs(condition: Condition, plan: Plan, text: str) -> Iterator[Job]:
+    """Yield the training runs of a condition on a text; a snapshot of their start is saved."""
+    task = plan.task()
+    for method, seed in itertools.product(plan.methods, range(plan.seeds)):
+        made = plan.recipe(method, NOISE, condition.rate, task)
+        made = made if condition.auxk else replace(made, revival=None)
+        yield Job(made, seed, plan.source(text, seed), (0,), plan.device)
 
-    rate: float
-    auxk: bool
 
-    @property
-    def title(self) -> str:
-        """The heading of its table."""
-        return f"rate {self.rate:g}, {'with' if self.auxk else 'without'} AuxK"
-
-    def jobs(self, plan: Plan, text: str) -> Iterator[Job]:
-        """Yield the training runs on a text; their start is kept."""
-        task = plan.task()
-        for method, seed in itertools.product(plan.methods, range(plan.seeds)):
-            made = plan.recipe(method, NOISE, self.rate, task)
-            made = made if self.auxk else replace(made, revival=None)
-            yield Job(made, seed, plan.source(text, seed), (0,), plan.device)
-
-    def root(self, plan: Plan, text: str) -> Path:
-        """Return the folder of the SAEs trained on a text."""
-        return plan.out / "saes" / f"{self.rate:g}{'' if self.auxk else '-no-auxk'}" / text
+def find_root(condition: Condition, plan: Plan, text: str) -> Path:
+    """Return the folder of the SAEs of a condition that are trained on a text."""
+    return plan.out / "saes" / f"{condition.rate:g}{'' if condition.auxk else '-no-auxk'}" / text
 
 
 def run(options: StartOptions, progress: Progress) -> ExperimentResult:
-    """Return a table for each learning rate, with AuxK and without."""
+    """Return a table for each learning rate, with and without AuxK."""
     plan = replace(plan_sizes(options), texts=prepare_texts(options, progress))
     if len(plan.texts) < 2:
-        raise ValueError(f"the study needs two texts, and there is {', '.join(plan.texts)}: give another.")
+        raise ValueError(
+            f"the study needs two texts, but there is only {', '.join(plan.texts)}: give another."
+        )
     plan = replace(plan, texts=dict(itertools.islice(plan.texts.items(), 2)))
     rates = options.rates or (START_RATES[-1:] if options.quick else START_RATES)
     conditions = [Condition(rate, auxk) for rate in rates for auxk in (True, False)]
     _train_all(plan, conditions, progress)
-    sections = tuple(_measure_condition(plan, condition) for condition in conditions)
+    tables = {condition: _measure_condition(plan, condition) for condition in conditions}
     result = ExperimentResult(
         experiment=LM_START,
         title="From noise: how far SAEs leave their start",
         world=describe_plan(plan),
         seeds=tuple(range(plan.seeds)),
         columns=(*COLUMNS, *(f"unused_{end}" for end in _ends(plan))),
-        sections=sections,
-        figures=tuple(draw_start(sections, _ends(plan), plan.out)),
+        sections=tuple(tables.values()),
+        figures=tuple(draw_start(tables, _ends(plan), plan.out)),
         notes=(NOTE,),
     )
     return add_claims(result, conclusive=not options.quick and plan.seeds >= ENOUGH_SEEDS)
@@ -96,32 +89,34 @@ def _ends(plan: Plan) -> tuple[int, ...]:
 
 
 def _train_all(plan: Plan, conditions: list[Condition], progress: Progress) -> None:
-    """Train the SAEs that are not already there."""
+    """Train the SAEs that do not exist yet."""
     total, count = len(conditions) * len(plan.texts) * len(plan.methods) * plan.seeds, 0
     for condition, text in itertools.product(conditions, plan.texts):
-        jobs = list(condition.jobs(plan, text))
-        for done in train_all(jobs, condition.root(plan, text), workers=plan.workers):
+        jobs = list(make_jobs(condition, plan, text))
+        for done in train_all(jobs, find_root(condition, plan, text), place=plan.where):
             count += 1
             progress(count, total, f"trained {done.job.name}, {text}, {condition.title}")
 
 
 @torch.no_grad()
 def _measure_condition(plan: Plan, condition: Condition) -> Section:
-    """Return the table of one rate, with AuxK or without."""
+    """Return the table of one rate, with or without AuxK."""
     held_out = {text: shards.test_rows() for text, shards in plan.texts.items()}
     rows = []
     for method in plan.methods:
         by_text = {
             text: [
                 (SAE.load(job.snapshot(root, 0)), SAE.load(job.folder(root)))
-                for job in condition.jobs(plan, text)
+                for job in make_jobs(condition, plan, text)
                 if job.recipe.name == method
             ]
             for text in plan.texts
-            for root in (condition.root(plan, text),)
+            for root in (find_root(condition, plan, text),)
         }
         recipe = next(
-            job.recipe for job in condition.jobs(plan, next(iter(plan.texts))) if job.recipe.name == method
+            job.recipe
+            for job in make_jobs(condition, plan, next(iter(plan.texts)))
+            if job.recipe.name == method
         )
         rows.append(MethodRow(method, recipe=to_json(recipe), measures=_measure(by_text, held_out, plan)))
     return Section(condition.title, tuple(rows), x=condition.rate)
@@ -149,14 +144,14 @@ def _measure(
         return runs_interval({seed: sum(number((text, seed)) for text in by_text) / 2 for seed in seeds})
 
     found = {}
-    for key in ("orderedness", "stability"):
+    for key in AGREEMENT:
         found[f"{key}_texts"] = runs_interval({seed: getattr(across[seed], key) for seed in seeds})
         found[f"{key}_start"] = mean(lambda sae, key=key: getattr(own[sae], key))
     return found | {key: mean(lambda sae, key=key: single[sae][key]) for key in next(iter(single.values()))}
 
 
 def _run_sae(sae: SAE, x: Tensor, ends: tuple[int, ...]) -> dict[str, float]:
-    """Return what an SAE explains, and the share of each group's units that it does not use."""
+    """Return an SAE's explained variance, and the share of unused units in each group."""
     sums = metrics.Reconstruction(sae.config.units)
     for batch, codes in passes.encode_batches({0: sae}, x.split(passes.ROWS)):
         sums.update(batch, sae.decode(codes[0], batch), *codes[0])

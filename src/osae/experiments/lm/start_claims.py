@@ -1,8 +1,8 @@
-"""What is said of SAEs and their start, by the paper and by us, held against the study of it."""
+"""Test claims about SAEs and their start, the paper's and ours, against the study of the start."""
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from osae.experiments.claims import UNTESTED, Statement, count_outcomes, judge, shift, weigh_statements
 from osae.experiments.methods import OSAE_PAPER
@@ -10,31 +10,46 @@ from osae.metrics.statistics import difference, estimate
 from osae.results.experiment import Claim, ExperimentResult, MethodRow
 
 NEAR_ONE, SAME_SEED = 0.95, 0.75
-WITH, WITHOUT = "with AuxK", "without AuxK"
-Found = Iterator[tuple[Statement, str]]  # what is tested, and its numbers in words
+Found = Iterator[tuple[Statement, str]]  # the statement to test, and its numbers in words
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How the SAEs of one table are trained: the learning rate, and whether AuxK revives units."""
+
+    rate: float
+    auxk: bool
+
+    @property
+    def revival(self) -> str:
+        """Whether AuxK revives units, in words."""
+        return f"{'with' if self.auxk else 'without'} AuxK"
+
+    @property
+    def title(self) -> str:
+        """The heading of its table."""
+        return f"rate {self.rate:g}, {self.revival}"
+
+
+Rows = dict[Condition, MethodRow]  # of one method
 
 
 @dataclass(frozen=True)
 class StartClaim:
-    """A claim, and what finds its statements in the tables of one method by their headings."""
+    """A claim, and a function that finds its statements in the rows of one method."""
 
     text: str
-    find: Callable[[dict[str, MethodRow]], Found]
+    find: Callable[[Rows], Found]
     method: str = OSAE_PAPER
 
 
 def judge_start(result: ExperimentResult) -> tuple[Claim, ...]:
-    """Return every claim, what was found, and the verdict."""
+    """Return every claim, with the findings and the verdict."""
     return tuple(_judge(claim, result) for claim in CLAIMS)
 
 
 def _judge(claim: StartClaim, result: ExperimentResult) -> Claim:
-    tables = {
-        section.title: section.by_method()[claim.method]
-        for section in sorted(result.sections, key=lambda section: section.x or 0.0)
-        if claim.method in section.by_method()
-    }
-    found = list(claim.find(tables))
+    found = list(claim.find(_rows_of(claim.method, result)))
     if not found:
         return Claim(claim.text, UNTESTED, f"`{claim.method}` was not trained in enough ways.")
     tested = weigh_statements([statement for statement, _ in found])
@@ -42,9 +57,22 @@ def _judge(claim: StartClaim, result: ExperimentResult) -> Claim:
     return Claim(claim.text, judge(tested), f"{words}. {count_outcomes(tested, 'comparison')}", tested)
 
 
-def find_same_seed(tables: dict[str, MethodRow]) -> Found:
+def _rows_of(method: str, result: ExperimentResult) -> Rows:
+    """Return the rows of a method by the condition of their table, lowest rate first."""
+    sections = {section.title: section for section in result.sections}
+    rates = sorted({section.x for section in result.sections if section.x is not None})
+    tables = {
+        condition: sections[condition.title].by_method()
+        for condition in itertools.starmap(Condition, itertools.product(rates, (True, False)))
+        if condition.title in sections
+    }
+    return {condition: rows[method] for condition, rows in tables.items() if method in rows}
+
+
+def find_same_seed(rows: Rows) -> Found:
     """Yield whether the same seed reaches the paper's agreement across texts."""
-    for title, row in tables.items():
+    for condition, row in rows.items():
+        title = condition.title
         order, stable = row.interval("orderedness_texts"), row.interval("stability_texts")
         parts = {
             "orderedness": shift(estimate(order), -NEAR_ONE),
@@ -53,39 +81,41 @@ def find_same_seed(tables: dict[str, MethodRow]) -> Found:
         yield Statement(title, parts), f"{title}: {order.mean:.3f} and {stable.mean:.3f}"
 
 
-def find_own_start(tables: dict[str, MethodRow]) -> Found:
+def find_own_start(rows: Rows) -> Found:
     """Yield whether SAEs keep the order of their start."""
-    for title, row in tables.items():
+    for condition, row in rows.items():
+        title = condition.title
         order, stable = row.interval("orderedness_start"), row.interval("stability_start")
         words = f"{title}: orderedness {order.mean:.3f}, stability {stable.mean:.3f}"
         yield Statement(title, {"": shift(estimate(order), -NEAR_ONE)}), words
 
 
-def find_late_unused(tables: dict[str, MethodRow]) -> Found:
+def find_late_unused(rows: Rows) -> Found:
     """Yield whether the last group has more unused units than the first."""
-    for title, row in tables.items():
+    for condition, row in rows.items():
+        title = condition.title
         ends = sorted(int(key.removeprefix("unused_")) for key in row.measures if key.startswith("unused_"))
         first, last = (row.interval(f"unused_{end}") for end in (ends[0], ends[-1]))
         words = f"{title}: {first.mean:.3f} of the first {ends[0]} units, {last.mean:.3f} of the last group"
         yield Statement(title, {"": difference(last, first)}), words
 
 
-def find_auxk(tables: dict[str, MethodRow]) -> Found:
+def find_auxk(rows: Rows) -> Found:
     """Yield whether SAEs keep more of their start without AuxK, at each rate."""
-    for title, row in tables.items():
-        if (other := tables.get(title.replace(WITH, WITHOUT))) and title.endswith(WITH):
+    for condition, row in rows.items():
+        if condition.auxk and (other := rows.get(replace(condition, auxk=False))):
             mine, theirs = row.interval("orderedness_start"), other.interval("orderedness_start")
-            rate = title.removesuffix(f", {WITH}")
+            rate = f"rate {condition.rate:g}"
             yield (
                 Statement(rate, {"": difference(theirs, mine)}),
                 f"{rate}: {theirs.mean:.3f}, with it {mine.mean:.3f}",
             )
 
 
-def find_rates(tables: dict[str, MethodRow]) -> Found:
+def find_rates(rows: Rows) -> Found:
     """Yield whether the same seed agrees more across texts at the lower of two rates."""
-    for ending in (WITH, WITHOUT):
-        mine = [(title, row) for title, row in tables.items() if title.endswith(f", {ending}")]
+    for auxk in (True, False):
+        mine = [(condition.title, row) for condition, row in rows.items() if condition.auxk == auxk]
         for (low, one), (high, other) in itertools.pairwise(mine):
             lower, higher = one.interval("orderedness_texts"), other.interval("orderedness_texts")
             words = f"{low}: {lower.mean:.3f}, {high}: {higher.mean:.3f}"

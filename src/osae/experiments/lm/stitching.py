@@ -1,4 +1,4 @@
-"""Stitching: what the units of larger SAEs do in smaller ones of the same method, over several pairs."""
+"""Stitching: the effect of larger SAEs' units on smaller SAEs of the same method, over several pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,15 @@ from osae.metrics.statistics import runs_interval
 from osae.model import SAE
 from osae.progress import Progress
 from osae.results.experiment import MethodRow
-from osae.results.lm import SHARES, Place, StitchingTable
+from osae.results.lm import Place, StitchingTable
+from osae.results.stitching import SHARES
 
 STITCHED = (BATCHTOPK, MATRYOSHKA_RANDOM, OSAE_PAPER, OSAE)
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """An SAE on disk: its training run, and the folder that it is kept in."""
+    """An SAE on disk: its training run, and its folder."""
 
     job: Job
     root: Path
@@ -33,9 +34,9 @@ class _Kept:
 
 
 def measure_stitching(shelf: Shelf, progress: Progress) -> StitchingTable | None:
-    """Return what larger SAEs add to smaller ones of the same method, on held-out text.
+    """Return what larger SAEs add to smaller ones of the same method on held-out text.
 
-    The SAEs start from noise where that was tried: from the data, both would begin with the same atoms.
+    The SAEs start from noise if that was tried; from the data, both would start with the same atoms.
     """
     plan = shelf.plan
     methods = [method for method in STITCHED if method in plan.methods]
@@ -69,11 +70,11 @@ def _plan_pairs(shelf: Shelf, place: Place, method: str, small: int, large: int)
 
 
 def _train_missing(kept: Sequence[_Kept], shelf: Shelf, progress: Progress) -> None:
-    """Train the SAEs that are not already there."""
+    """Train the SAEs that do not exist yet."""
     total, count = len(kept), 0
     for root in dict.fromkeys(one.root for one in kept):
         jobs = [one.job for one in kept if one.root == root]
-        for done in train_all(jobs, root, workers=shelf.plan.workers):
+        for done in train_all(jobs, root, place=shelf.plan.where):
             count += 1
             progress(count, total, f"trained {done.job.name} for stitching")
 
@@ -89,7 +90,7 @@ def _measure_row(method: str, pairs: Sequence[tuple[_Kept, _Kept]], x: Tensor) -
 
 
 def _measure_shares(small: SAE, large: SAE, x: Tensor) -> dict[str, float]:
-    """Return the shares of the larger SAE's units by what they do, of all and of those that fire."""
+    """Return the shares of the larger SAE's units by effect, among all units and among those that fire."""
     found = passes.stitch(small, large, x.split(passes.ROWS))
     change = found.change[found.frequency > 0]
     shares = {key: getattr(found, key) for key in SHARES}

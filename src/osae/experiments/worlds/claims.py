@@ -1,4 +1,4 @@
-"""What the paper says of its synthetic worlds, and what we say, held against the results.
+"""Test claims about synthetic worlds, the paper's and ours, against the results.
 
 `CLAIMS` lists the claims about each experiment as data; `judge_world` judges them by the numbers.
 """
@@ -40,6 +40,7 @@ from osae.experiments.methods import (
     TOPK_OUR_SETTINGS,
     TOPK_SORTED_BY_GAIN,
     VANILLA,
+    WITH_SPLITTING,
 )
 from osae.experiments.worlds.orders import correlate_orders
 from osae.experiments.worlds.theory_claims import judge_theory
@@ -74,7 +75,7 @@ class Compared:
     rivals: tuple[str, ...]
     measures: tuple[str, ...]
     threshold: float = 0.0
-    above: float = -math.inf  # exponents of the tables that it is about
+    above: float = -math.inf  # exponents of the tables that the claim is about
     up_to: float = math.inf
 
     @property
@@ -89,7 +90,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Correlated:
-    """A claim that low values of one measure go with high values of another, more so than a rival's."""
+    """A claim that low values of one measure go with high values of another, more so than for a rival."""
 
     text: str
     measure: str
@@ -104,7 +105,7 @@ class Correlated:
 
 @dataclass(frozen=True)
 class OrderedBy:
-    """A claim that the order of methods is rather the one that one measure looks for than a rival's."""
+    """A claim that methods score higher on one measure of order than on a rival measure."""
 
     text: str
     methods: tuple[str, ...]
@@ -242,7 +243,7 @@ ZIPF = (
         ("mse",),
     ),
     FIFR,
-    # at ours
+    # at our settings
     Compared(
         f"With better training, an O-SAE keeps a stability of 0.9 (the paper's hope; here: at least {NEAR}).",
         Kind.AT_LEAST,
@@ -273,16 +274,15 @@ RANKED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
 BUDGETS = tuple(
     Compared(
         f"After {epochs} epoch{'s' * (epochs > 1)}, O-SAE has the paper's rank: it is more stable and more "
-        f"ordered than TopK and both Matryoshka kinds, with less error ({'all' if suffix else 'none'} with "
-        "splitting).",
+        f"ordered than TopK and both Matryoshka kinds, with less error ({which} with splitting).",
         Kind.AHEAD,
-        f"{OSAE_PAPER}{suffix}",
-        tuple(f"{name}{suffix}" for name in BASELINES),
+        names[OSAE_PAPER],
+        tuple(names[name] for name in BASELINES),
         RANKED,
         above=epochs - 0.5,
         up_to=epochs,
     )
-    for suffix in ("", " + splitting")
+    for which, names in (("none", {name: name for name in WITH_SPLITTING}), ("all", WITH_SPLITTING))
     for epochs in (1, 3, 10, 25)
 )
 SCHEDULES = (
@@ -372,7 +372,7 @@ CLAIMS: dict[str, tuple[WorldClaim, ...]] = {
 
 
 def judge_world(result: ExperimentResult) -> tuple[Claim, ...]:
-    """Return every claim about an experiment on worlds, what was found, and the verdict."""
+    """Return every claim about an experiment on worlds, with the findings and the verdict."""
     if result.experiment == "lemma":
         return judge_theory(result)
     return tuple(_judge_claim(claim, result) for claim in CLAIMS.get(result.experiment, ()))
@@ -396,7 +396,7 @@ def _judge_claim(claim: WorldClaim, result: ExperimentResult) -> Claim:
 
 
 def judge_compared(claim: Compared, sections: Sequence[Section]) -> Claim:
-    """Return the claim judged in every table that it is about."""
+    """Judge the claim in every table that it is about."""
     tables = [(section.title, section.by_method()) for section in sections if claim.is_about(section)]
     if not tables:
         return Claim(claim.text, UNTESTED, "no such world was tried.")
@@ -434,12 +434,12 @@ def _state(claim: Compared, title: str, rows: Rows, key: str) -> Iterator[Statem
 
 
 def _orient(key: str, found: Estimate | None) -> Estimate | None:
-    """Return a difference so that it is above zero where it is for the better."""
+    """Return the difference with its sign chosen so that positive values are better."""
     return found.reversed() if found is not None and measure(key).better == "low" else found
 
 
 def _quote_measure(claim: Compared, tables: Sequence[tuple[str, Rows]], key: str) -> str:
-    """Return the measure of the method and its rivals in every table, in words."""
+    """Describe the measure of the method and its rivals in every table."""
     phrase = measure(key).phrase
     head = phrase[0].upper() + phrase[1:]
     said = []
@@ -453,7 +453,7 @@ def _quote_measure(claim: Compared, tables: Sequence[tuple[str, Rows]], key: str
 
 
 def judge_correlated(claim: Correlated, tables: Sequence[Sequence[MethodRow]]) -> Claim:
-    """Return the claim judged within each table: the correlation over methods, seed by seed."""
+    """Judge the claim within each table, by the correlation over methods, seed by seed."""
     trained = [[row for row in rows if row.method not in SORTED_AFTERWARDS] for rows in tables]
     if any(len(rows) < 3 for rows in trained):
         return Claim(claim.text, UNTESTED, "it takes three methods or more.")
@@ -488,7 +488,7 @@ def _correlate_seeds(claim: Correlated, rows: Sequence[MethodRow]) -> Estimate |
 def _correlations(claim: Correlated, rows: Sequence[Mapping[str, float]]) -> np.ndarray:
     """Return how well low values of the measure, and of its rival, go with high values of the target.
 
-    Values that are all equal correlate with nothing.
+    The correlation is 0 if all values are equal.
     """
     ranks = np.array([stats.rankdata([row[key] for row in rows]) for key in claim.keys])
     ranks -= ranks.mean(1, keepdims=True)
@@ -498,7 +498,7 @@ def _correlations(claim: Correlated, rows: Sequence[Mapping[str, float]]) -> np.
 
 
 def judge_ordered_by(claim: OrderedBy, result: ExperimentResult) -> Claim:
-    """Return the claim judged for each of its methods."""
+    """Judge the claim for each of its methods."""
     rows = result.by_method()
     trained = [rows[name] for name in claim.methods if name in rows]
     tested = weigh_statements(
@@ -523,7 +523,7 @@ def _quote_orders(claim: OrderedBy, row: MethodRow) -> str:
 
 
 def judge_recovered(claim: Recovered, rows: Rows) -> Claim:
-    """Return the claim judged: the method above the threshold, the rival below."""
+    """Judge whether the method is above the threshold and the rival below it."""
     ours, theirs = (rows[name].interval(claim.measure) for name in (claim.method, claim.rival))
     found = (
         f"the worst unit has an absolute cosine of {format_interval(ours)} with the principal direction of "

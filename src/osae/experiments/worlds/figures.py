@@ -14,10 +14,10 @@ from osae.experiments.methods import (
     MATRYOSHKA,
     OSAE,
     OSAE_PAPER,
-    SORTED_AFTERWARDS,
     SORTED_BY_GAIN,
     TOPK,
     TOPK_OUR_SETTINGS,
+    WITH_SPLITTING,
 )
 from osae.experiments.worlds.training import Group
 from osae.model import SAE
@@ -32,7 +32,7 @@ VARIED = ("stability_truth", "orderedness_truth", "stability_pairs", "mse")
 
 
 def make_folder(out: Path, folder: Path = Path()) -> Path:
-    """Make the folder for figures; return it as seen from the experiment's own folder."""
+    """Create the folder for figures, and return its path relative to the experiment's folder."""
     (out / folder / "figures").mkdir(parents=True, exist_ok=True)
     return folder / "figures"
 
@@ -43,7 +43,7 @@ def draw_groups(
 ) -> Iterator[Figure]:
     """Draw where each true atom is found, and two seeds of every method next to the truth.
 
-    `folder` is that of the figures below `out`; `about` starts every caption.
+    `folder` is the figures' folder below `out`; `about` starts every caption.
     """
     from osae.report import figures
 
@@ -68,19 +68,23 @@ def draw_groups(
             )
 
 
-def draw_budgets(sections: Sequence[Section], splitting: str, out: Path) -> Iterator[Figure]:
-    """Draw each measure against the length of training, without splitting and with it."""
+def draw_budgets(sections: Sequence[Section], out: Path) -> Iterator[Figure]:
+    """Draw each measure against the length of training, with and without splitting."""
     from osae.report import figures
 
     here = make_folder(out)
-    for name, words, wanted in (("plain", "without", False), ("splitting", "with", True)):
+    ways = (
+        ("plain", "without", {name: name for name in WITH_SPLITTING}),
+        ("splitting", "with", {split: name for name, split in WITH_SPLITTING.items()}),
+    )
+    for name, words, shown_as in ways:
         shown = [
             replace(
                 section,
                 rows=tuple(
-                    replace(row, method=row.method.removesuffix(splitting))
+                    replace(row, method=shown_as[row.method])
                     for row in section.rows
-                    if row.method.endswith(splitting) == wanted and row.method not in SORTED_AFTERWARDS
+                    if row.method in shown_as
                 ),
             )
             for section in sections
@@ -111,7 +115,7 @@ def draw_principal(groups: Sequence[Group], directions: Tensor, out: Path) -> Fi
 
 @torch.no_grad()
 def draw_orders(groups: Sequence[Group], atoms: Tensor, orders: Mapping[str, Tensor], out: Path) -> Figure:
-    """Draw the places of the units against those of the true atoms in each of the orders, first seeds."""
+    """Draw the positions of units against those of the true atoms, in each order, for the first seeds."""
     from osae.report import figures
 
     file = make_folder(out) / "orders.png"
@@ -158,7 +162,7 @@ def _seed_pair(group: Group, world: SparseWorld) -> dict[str, Any]:
 
 
 def draw_sweep(sections: Sequence[Section], out: Path) -> Figure:
-    """Draw the measures against the exponents of the sections, of the methods that are compared most."""
+    """Draw the measures against the exponents of the sections, for the most important methods."""
     from osae.report import figures
 
     file = make_folder(out) / "sweep.png"

@@ -1,7 +1,8 @@
-"""Hard worlds: what runs that share nothing but the recipe find of the truth, and of each other.
+"""Hard worlds: how much of the truth, and of each other, is found by runs that share only the recipe.
 
 Run number i of a method has seed i and trains on part i of the world, an independent draw. Methods are the
-recipes for activations, as `osae.fit` and `osae train --data` offer them, with no option changed.
+recipes for activations, as in `osae.fit` and `osae train --data`, with default options. The batch size and
+the start can be changed, for all methods alike.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from osae import passes
 from osae.config import to_json
 from osae.data.source import open_source
 from osae.data.worlds import ForestWorld
-from osae.defaults import BATCH
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import BATCHTOPK, SORTED_BY_GAIN, TOPK, UNTRAINED
 from osae.experiments.worlds.figures import draw_hard
@@ -26,7 +26,7 @@ from osae.results.experiment import ExperimentResult, MethodRow, Section
 from osae.training.member import Member
 
 EPOCHS = 10
-QUICK_SAMPLES, QUICK_EPOCHS, QUICK_BATCH = 20_000, 2, 500
+QUICK_SAMPLES, QUICK_EPOCHS = 20_000, 2
 WORLDS = {
     "flat": ForestWorld(),
     "tree": ForestWorld(roots=16),
@@ -47,8 +47,8 @@ COLUMNS = (
     "seconds",
 )
 NOTES = (
-    "Two runs share nothing but the recipe: each has a seed and a draw of samples of its own, also for its "
-    "start. `untrained` is the start of TopK, from the principal directions of each run's own samples.",
+    "Two runs share nothing but the recipe: each has its own seed and its own draw of samples, also for its "
+    "start. `untrained` is the start of TopK, computed from each run's own samples.",
     "MCC and F1 are defined as in SAELens; MCC ignores the sign of an atom, stability to the truth does not.",
 )
 
@@ -74,8 +74,8 @@ def _run_world(name: str, options: HardOptions, progress: Progress) -> Section:
     world = WORLDS[name]
     if options.quick:
         world = replace(world, samples=QUICK_SAMPLES)
-    task = hard_task(world, quick=options.quick)
-    recipes = [recipe(method, task) for method in options.methods]
+    task = hard_task(world, options)
+    recipes = [recipe(method, task, start=options.start) for method in options.methods]
 
     def own_part(seed: int) -> ForestWorld:
         return replace(world, part=seed)
@@ -95,14 +95,16 @@ def _run_world(name: str, options: HardOptions, progress: Progress) -> Section:
     return Section(name, tuple(rows), chance=measure_chance(groups, world), world=to_json(world))
 
 
-def hard_task(world: ForestWorld, *, quick: bool) -> Task:
-    """Return the task of the recipes on a hard world: as many units as atoms, as many active."""
-    epochs, batch = (QUICK_EPOCHS, QUICK_BATCH) if quick else (EPOCHS, BATCH)
+def hard_task(world: ForestWorld, options: HardOptions) -> Task:
+    """Return the recipes' task on a hard world: as many units as atoms, and as many of them active."""
+    batch, epochs = options.rows_per_step, QUICK_EPOCHS if options.quick else EPOCHS
+    if batch > world.samples:
+        raise ValueError(f"--batch {batch} exceeds the world's {world.samples} samples: give a smaller one.")
     return Task(world.width, world.units, max(1, round(world.active)), epochs * world.samples, batch)
 
 
 def add_orders(groups: Sequence[Group], world: ForestWorld) -> list[Group]:
-    """Return the groups, TopK and BatchTopK followed by themselves sorted, and TopK's start.
+    """Return the groups, with TopK and BatchTopK followed by their sorted versions, and TopK's start.
 
     Each SAE is sorted by gain on the samples that it was trained on.
     """
@@ -121,6 +123,6 @@ def add_orders(groups: Sequence[Group], world: ForestWorld) -> list[Group]:
 
 
 def _take_starts(made: Recipe, seeds: Sequence[int], world: ForestWorld) -> Group:
-    """Return the SAEs that runs begin with, each from its own samples."""
+    """Return the SAEs that runs start from, each computed from its own samples."""
     parts = {seed: open_source(replace(world, part=seed)).block(0) for seed in seeds}
     return Group(UNTRAINED, made, {seed: Member(made, seed, rows).finish() for seed, rows in parts.items()})

@@ -1,4 +1,4 @@
-"""What is measured on hard worlds beside the measures of the other worlds: MCC, F1, and the first units."""
+"""Measures for hard worlds in addition to those of the other worlds: MCC, F1, and the first units."""
 
 import itertools
 from collections.abc import Mapping, Sequence

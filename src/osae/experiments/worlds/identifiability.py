@@ -1,4 +1,4 @@
-"""What the theory asks of a world's atoms, for every world that the experiments use."""
+"""What the theory requires of atoms, checked for every world that the experiments use."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,13 @@ from osae.data.worlds import PCAWorld, SparseWorld, World
 from osae.experiments.worlds.energy import STRENGTHS
 from osae.experiments.worlds.energy import UNITS as ENERGY_UNITS
 from osae.experiments.worlds.sizes import SIZES
-from osae.experiments.worlds.theorem import COHERENT, TINY_WORLDS
+from osae.experiments.worlds.theorem import TINY_WORLDS
+from osae.experiments.worlds.theory_claims import Atoms
 from osae.results.experiment import MethodRow
 
 LEMMA_WORLD = SparseWorld(width=12, units=14, active=2, zipf=1.0, samples=500)
 
-# The atoms of a world depend on its width, units and seed alone: all exponents of `zipf` share theirs.
+# The atoms of a world depend only on its width, units and seed: all exponents of `zipf` share them.
 WORLDS: Mapping[str, World] = {
     "toy, ablate, schedules, tuning": SparseWorld(),
     **{f"sizes, {units} atoms": SparseWorld(units=units, active=active) for units, active in SIZES},
@@ -20,12 +21,12 @@ WORLDS: Mapping[str, World] = {
     "pca": PCAWorld(),
     "energy": SparseWorld(40, ENERGY_UNITS, 2, zipf=1.0, samples=50_000, strengths=STRENGTHS),
     "lemma": LEMMA_WORLD,
-    "lemma, tiny": next(tiny for tiny in TINY_WORLDS if tiny.name.startswith(COHERENT)).world(seed=0),
+    "lemma, tiny": next(tiny for tiny in TINY_WORLDS if tiny.case.kind is Atoms.COHERENT).world(seed=0),
 }
 
 
 def world_identifiability(world: World) -> metrics.Identifiability:
-    """Return how coherent a world's atoms are, beside what unique codes ask for.
+    """Return how coherent a world's atoms are, next to what unique codes require.
 
     The codes of `PCAWorld` are not sparse: all of its units are active.
     """

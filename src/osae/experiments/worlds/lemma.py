@@ -32,14 +32,22 @@ from osae.experiments.worlds.minimisers import (
 )
 from osae.experiments.worlds.options import LemmaOptions
 from osae.experiments.worlds.theorem import SAME, TINY_WORLDS, measure_tiny_world
-from osae.experiments.worlds.theory_claims import FIXED_CODES, IDENTIFIABILITY, LEMMA, THEOREM, Kind
+from osae.experiments.worlds.theory_claims import (
+    FIXED_CODES,
+    IDENTIFIABILITY,
+    LEMMA,
+    THEOREM,
+    Case,
+    Kind,
+    Weights,
+)
 from osae.experiments.worlds.truths import decorrelate_pairs, draw_truth
 from osae.metrics.statistics import runs_interval
 from osae.prefix import Fixed, Geometric, Uniform, prefix_weights
 from osae.progress import Progress
 from osae.results.experiment import ExperimentResult, Figure, MethodRow, Section
 
-WEIGHTS: Mapping[str, Fixed] = {"uniform p": Uniform(), "geometric p": Geometric(0.8)}
+WEIGHTS: Mapping[Weights, Fixed] = {Weights.UNIFORM: Uniform(), Weights.GEOMETRIC: Geometric(0.8)}
 ROUNDS, DRAWN_ROUNDS = 200, 10
 LEMMA_COLUMNS = (
     "code_gradient",
@@ -72,42 +80,42 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Descent:
-    """What one world and one p show, and the path from the truth to the minimiser."""
+    """The results for one world and one p, and the path from the truth to the minimiser."""
 
     measures: dict[str, float]
     path: list[dict[str, float]]
 
 
 def run(options: LemmaOptions, progress: Progress) -> ExperimentResult:
-    """Return a section for the lemma, one for the theorem, and one for what the worlds satisfy."""
+    """Return a section each for the lemma, the theorem, and the properties of the worlds."""
     seeds = options.seed_list
     descents = {
-        f"{kind}, {name}": [partial(descend_from_truth, kind, weights, seed) for seed in seeds]
+        Case(kind, name): [partial(descend_from_truth, kind, weights, seed) for seed in seeds]
         for kind in Kind
         for name, weights in WEIGHTS.items()
     }
     searches = {
-        tiny.name: [partial(measure_tiny_world, tiny, seed) for seed in seeds] for tiny in TINY_WORLDS
+        tiny.case: [partial(measure_tiny_world, tiny, seed) for seed in seeds] for tiny in TINY_WORLDS
     }
     tasks = [task for group in (*descents.values(), *searches.values()) for task in group]
     done = iter(_work(tasks, options.workers, progress))
-    found = {name: list(islice(done, len(seeds))) for name in (*descents, *searches)}
-    lemma = [_row(name, [descent.measures for descent in found[name]]) for name in descents]
-    theorem = [_row(name, found[name]) for name in searches]
+    found = {case: list(islice(done, len(seeds))) for case in (*descents, *searches)}
+    lemma = [_row(str(case), [descent.measures for descent in found[case]]) for case in descents]
+    theorem = [_row(str(case), found[case]) for case in searches]
     result = ExperimentResult(
         experiment="lemma",
         title="The lemma and the theorem, on exact minimisers",
         world=to_json(LEMMA_WORLD),
         seeds=seeds,
         sections=_sections(lemma, theorem),
-        figures=(_draw_paths({name: found[name] for name in descents}, options.out),),
+        figures=(_draw_paths({case: found[case] for case in descents}, options.out),),
         notes=NOTES,
     )
     return add_claims(result, conclusive=True)  # losses are exact: one world is enough to refute a claim
 
 
 def _work(tasks: Sequence[partial], workers: int, progress: Progress) -> Iterator:
-    """Yield what each task returns, in their order."""
+    """Yield the result of each task, in order."""
     progress(0, len(tasks), "minimising")
     pool = joblib.Parallel(n_jobs=workers, prefer="threads", return_as="generator")
     for count, found in enumerate(pool(joblib.delayed(task)() for task in tasks), start=1):
@@ -116,7 +124,7 @@ def _work(tasks: Sequence[partial], workers: int, progress: Progress) -> Iterato
 
 
 def descend_from_truth(kind: Kind, weights: Fixed, seed: int) -> Descent:
-    """Return what happens to both losses on the way from the truth to a minimiser of the nested loss."""
+    """Return how both losses change on the way from the truth to a minimiser of the nested loss."""
     truth, signed = draw_kind(kind, seed)
     active = int((truth.codes != 0).sum(1).max())
     p = prefix_weights(weights, len(truth.atoms)).numpy()
@@ -184,23 +192,21 @@ def _sections(lemma: Sequence[MethodRow], theorem: Sequence[MethodRow]) -> tuple
 
 
 def _select(row: MethodRow, columns: Sequence[str]) -> MethodRow:
-    """Return the row with the measures of a table, of those that it has."""
+    """Return the row restricted to the measures of a table."""
     return replace(row, measures={key: row.measures[key] for key in columns if key in row.measures})
 
 
-def _draw_paths(descents: Mapping[str, Sequence[Descent]], out: Path) -> Figure:
+def _draw_paths(descents: Mapping[Case, Sequence[Descent]], out: Path) -> Figure:
     """Draw both losses against the exact steps from the truth, for every kind of world with uniform p."""
     from osae.report import figures
 
-    drawn = {name: each for name, each in descents.items() if name.endswith("uniform p")}
+    drawn = {case.kind: each for case, each in descents.items() if case.variant is Weights.UNIFORM}
     sections = [
         Section(
             str(step),
             tuple(
-                _row(
-                    name.removesuffix(", uniform p"), [one.path[min(step, len(one.path) - 1)] for one in each]
-                )
-                for name, each in drawn.items()
+                _row(kind, [one.path[min(step, len(one.path) - 1)] for one in each])
+                for kind, each in drawn.items()
             ),
             x=float(step),
         )

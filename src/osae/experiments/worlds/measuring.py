@@ -1,4 +1,4 @@
-"""What is measured of the SAEs of a method: against the truth, against each other, and on held-out data."""
+"""Measure the SAEs of a method: against the truth, against each other, and on held-out data."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Truth:
 
 
 def measure_rows(groups: Sequence[Group], world: SparseWorld) -> tuple[MethodRow, ...]:
-    """Return one row per method, with the published row beside it on the world of the paper."""
+    """Return one row per method, next to the published row on the paper's world."""
     truth = Truth(world.dictionary(), world.draw("test", EVALUATION_ROWS))
     as_published = replace(world, seed=0) == SparseWorld()
     return tuple(
@@ -83,13 +83,12 @@ def against_truth(sae: SAE, output: Output, truth: Truth) -> dict[str, float]:
     agreement = _against_each_other(
         sae.decoder, truth.dictionary, code.dense(units), true_code.dense(len(truth.dictionary))
     )
-    return {f"{name}_truth": value for name, value in agreement.items()} | {
-        "mse": metrics.mse(x, reconstruction),
-        "explained_variance": metrics.explained_variance(x, reconstruction),
-        "l0": metrics.l0(code.values),
-        "dead": metrics.dead_share(code.values, code.units, units),
-        "fifr": metrics.fifr(truth.dictionary, true_code, sae.decoder, code),
-    }
+    measured = metrics.measure_reconstruction(x, reconstruction, *code, units).measures()
+    return (
+        {f"{name}_truth": value for name, value in agreement.items()}
+        | {key: value for key, value in measured.items() if value is not None}
+        | {"fifr": metrics.fifr(truth.dictionary, true_code, sae.decoder, code)}
+    )
 
 
 def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) -> dict[str, float]:
@@ -106,7 +105,7 @@ def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) ->
 
 @torch.no_grad()
 def chance_levels(groups: Sequence[Group], *, absolute: bool = False) -> dict[str, float]:
-    """Return what unrelated dictionaries score: like these atoms in mean and covariance, and isotropic."""
+    """Return the scores of unrelated dictionaries: isotropic, and with these atoms' mean and covariance."""
     decoders = [sae.decoder.detach() for group in groups for sae in group.saes.values()]
     units, width = decoders[0].shape
     like = metrics.fit_atoms(*decoders)
@@ -119,9 +118,9 @@ def chance_levels(groups: Sequence[Group], *, absolute: bool = False) -> dict[st
 
 @torch.no_grad()
 def stream_chance(groups: Sequence[Group], x: Tensor) -> dict[str, float]:
-    """Return how well activations agree after those of one seed are moved on by half of the samples.
+    """Return how well activations agree after those of one seed are shifted by half of the samples.
 
-    It is the mean over methods, of the first two seeds of each.
+    The result is the mean over methods, using the first two seeds of each.
     """
     levels = []
     for group in groups:

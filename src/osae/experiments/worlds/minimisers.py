@@ -1,9 +1,9 @@
-"""Minimise the nested loss exactly, a block of variables at a time, on worlds with known atoms and codes.
+"""Minimise the nested loss exactly, one block of variables at a time, on worlds with known atoms and codes.
 
 Shapes: N samples, d width, K atoms, of which at most m are active in a sample.
 
-With p(l) the weight of prefix l and S(j) = sum_{l>=j} p(l) the mass of the prefixes that contain place j, the
-nested loss of a sample is quadratic in its code z:
+With p(l) the weight of prefix l and S(j) = sum_{l>=j} p(l) the mass of the prefixes that contain position j,
+the nested loss of a sample is quadratic in its code z:
 
     L(x) = sum_l p(l) |x - sum_{j<=l} z_j d_j|^2 = |x|^2 - 2 sum_j c_j z_j + sum_ij H_ij z_i z_j ,
 
@@ -23,11 +23,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-TOLERANCE = 1e-12  # a round that lowers the loss by less has converged
+TOLERANCE = 1e-12  # iteration ends after a round that lowers the loss by less
 
 
 class Point(NamedTuple):
-    """A dictionary, in the order of its rows, and the codes of the samples in it."""
+    """An ordered dictionary, and the samples' codes."""
 
     atoms: Float[np.ndarray, "K d"]
     codes: Float[np.ndarray, "N K"]
@@ -55,12 +55,12 @@ class Problem:
 
     @cached_property
     def mass(self) -> Float[np.ndarray, "K"]:
-        """S(j), the mass of the prefixes that contain place j."""
+        """S(j), the mass of the prefixes that contain position j."""
         return self.weights[::-1].cumsum()[::-1]
 
     @cached_property
     def shared_mass(self) -> Float[np.ndarray, "K K"]:
-        """S(max(i,j)), the mass of the prefixes that contain two places."""
+        """S(max(i,j)), the mass of the prefixes that contain two positions."""
         places = np.arange(len(self.weights))
         return self.mass[np.maximum.outer(places, places)]
 
@@ -84,14 +84,14 @@ def measure_losses(problem: Problem, point: Point) -> Losses:
 
 
 def code_gradient(problem: Problem, point: Point) -> Float[np.ndarray, "N K"]:
-    """Return the gradient of each sample's loss by its code; zero for units that are not active in it."""
+    """Return the gradient of each sample's loss with respect to its code; zero for inactive units."""
     products = problem.shared_mass * (point.atoms @ point.atoms.T)
     gradient = 2 * (point.codes @ products - problem.mass * (problem.x @ point.atoms.T))
     return np.where(point.codes != 0, gradient, 0.0) / problem.energy
 
 
 def atom_gradient(problem: Problem, point: Point) -> Float[np.ndarray, "K d"]:
-    """Return the gradient of the loss by the atoms, along the sphere of unit-norm atoms."""
+    """Return the gradient of the loss with respect to the atoms, tangent to the unit sphere."""
     along_data, between = _moments(problem, point.codes)
     gradient = 2 * (between @ point.atoms - along_data)
     outward = (gradient * point.atoms).sum(1, keepdims=True) * point.atoms
@@ -122,7 +122,7 @@ def best_codes(
 
 
 def best_atoms(problem: Problem, point: Point) -> Float[np.ndarray, "K d"]:
-    """Return the atoms after replacing each, in turn, by the unit-norm atom of least loss."""
+    """Return the atoms after replacing each in turn with the unit-norm atom of least loss."""
     along_data, between = _moments(problem, point.codes)
     atoms = point.atoms.copy()
     for j, own in enumerate(between):
@@ -135,7 +135,7 @@ def best_atoms(problem: Problem, point: Point) -> Float[np.ndarray, "K d"]:
 def descend(problem: Problem, point: Point, rounds: int) -> Iterator[Point]:
     """Yield the point, and then a point of lower loss per round, until it converges.
 
-    A round replaces the atoms one after the other, and then all codes, each by the best ones.
+    A round replaces each atom in turn, and then all codes, with the best ones.
     """
     yield point
     before = measure_losses(problem, point).nested
@@ -150,12 +150,12 @@ def descend(problem: Problem, point: Point, rounds: int) -> Iterator[Point]:
 
 
 def _moments(problem: Problem, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return S(j) E[z_j x] and S(max(i,j)) E[z_i z_j], which are all that the best atoms depend on."""
+    """Return S(j) E[z_j x] and S(max(i,j)) E[z_i z_j], the only quantities that the best atoms depend on."""
     along_data = problem.mass[:, None] * (codes.T @ problem.x) / len(codes)
     return along_data, problem.shared_mass * (codes.T @ codes) / len(codes)
 
 
 def _sets_of_units(units: int, most: int) -> Iterator[np.ndarray]:
-    """Yield all sets of one unit, then all sets of two, and so on, a row per set."""
+    """Yield all sets of one unit, then all sets of two, and so on, one set per row."""
     for size in range(1, most + 1):
         yield np.array(list(itertools.combinations(range(units), size)))

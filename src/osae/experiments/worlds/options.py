@@ -1,10 +1,11 @@
-"""What the experiments on worlds let their users choose. Nothing here needs torch."""
+"""Options of the experiments on worlds. Nothing here needs torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, TABLE_METHODS, WORLD_METHODS
+from osae.defaults import LARGE_BATCH
+from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, STARTS, TABLE_METHODS, WORLD_METHODS
 from osae.experiments.options import (
     FEW_SEEDS,
     QUICK_SEEDS,
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from osae.data.worlds import ForestWorld, SparseWorld
 
 WORLD_FIELDS: dict[str, tuple[str, float | None]] = {  # help text, least value
-    "width": ("dimensions of the world's data, d", 1),
+    "width": ("number of dimensions of the world's data, d", 1),
     "units": ("number of true atoms, K", 1),
     "active": ("number of atoms active in a sample, m", 1),
-    "zipf": ("exponent alpha: atom j occurs in proportion to j^-alpha", 0),
+    "zipf": ("exponent alpha: atom j occurs with probability proportional to j^-alpha", 0),
     "samples": ("number of training samples, N", 1),
     "seed": ("seed of the dictionary and of the samples", None),
 }
 QUICK_TRUST_SEEDS = 4
+TRUST_WORLDS = ("table", "trees")
+QUICK_HARD_BATCH = 500
 BUDGETS, QUICK_BUDGETS = (1, 3, 10, 25), (1, 3)
 EXPONENTS, QUICK_EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 1.0)
 
@@ -43,24 +46,24 @@ TABLE_1: dict[str, float] = {
 
 HARD_WORLDS = ("flat", "tree", "mixed")  # of `osae.experiments.worlds.hard`; a test compares the two
 SPARSE, FOREST = "sparse", "forest"
-FOREST_FIELDS: dict[str, tuple[str, float]] = {  # help text and default of what a forest alone has
-    "roots": ("number of trees; 0 for none", 0),
-    "branching": ("children of an atom in a tree", 4),
-    "depth": ("levels of a tree below its root", 2),
+FOREST_FIELDS: dict[str, tuple[str, float]] = {  # help text and default of fields that only a forest has
+    "roots": ("number of trees; 0 for no trees", 0),
+    "branching": ("number of children of an atom in a tree", 4),
+    "depth": ("number of levels of a tree below its root", 2),
     "exclusive": ("share of the parents whose children never fire together", 0.5),
     "spread": ("standard deviation of an atom's values around 1", 0.5),
-    "correlation": ("correlation of the atoms of a topic in when they fire", 0.0),
+    "correlation": ("correlation of the firing of atoms with the same topic", 0.0),
     "topics": ("number of topics", 8),
     "bias": ("length of a vector added to every sample", 0.0),
     "noise": ("standard deviation of the noise in every coordinate", 0.0),
-    "part": ("number of the draw: the samples of two parts are independent", 0),
+    "part": ("number of the draw; different parts are independent samples", 0),
 }
 FOREST_SIZES: dict[str, float] = {"width": 64, "units": 256, "active": 4, "zipf": 0.7, "samples": 300_000}
 """With `FOREST_FIELDS`, the defaults of `osae.data.worlds.ForestWorld`; a test compares the two."""
 
 
 def world_option(field: str, shown: float | None = None) -> Any:
-    """Declare an option for a field of the world; `shown` is its default where it is not that of table 1."""
+    """Declare an option for a field of the world; `shown` is its default if it differs from table 1."""
     help, least = WORLD_FIELDS[field]
     value = TABLE_1[field] if shown is None else shown
     return option(help, default=None, least=least, group="world", shown=f"{value:.12g}")
@@ -74,7 +77,7 @@ def forest_option(field: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldChoices(Options):
-    """Options that change fields of a world; each experiment declares those that it has a use for."""
+    """Options that change fields of a world; each experiment declares those that it uses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,20 +88,23 @@ class WorldChoices(Options):
             )
 
     def world_size(self, field: str) -> int:
-        """Return a size of the world, as given or by default; that of table 1 if there is no such option."""
+        """Return a size of the world, as given or by default.
+
+        If there is no such option, the size is that of table 1.
+        """
         shown = {declared.name: declared.default_text for declared in list_options(type(self))}
         default = int(shown.get(f"world_{field}", TABLE_1[field]))
         return getattr(self, f"world_{field}", None) or default
 
     def world_changes(self) -> dict[str, Any]:
-        """Return the fields of the world that were given, by name."""
+        """Return the fields of the world that were set, by name."""
         given = {field: getattr(self, f"world_{field}", None) for field in WORLD_FIELDS}
         return {field: value for field, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldOptions(WorldChoices):
-    """The Gaussian world of table 1, and what of it may be changed."""
+    """The Gaussian world of table 1, and its options."""
 
     world_width: int | None = world_option("width")
     world_units: int | None = world_option("units")
@@ -116,11 +122,11 @@ class WorldOptions(WorldChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyWorldOptions(WorldOptions):
-    """The Gaussian world of table 1 or a forest, and what of it may be changed."""
+    """The Gaussian world of table 1 or a forest, and its options."""
 
     world_kind: str = option(
-        "sparse (table 1) or forest, whose atoms fire at rates of their own or in trees (by default 64 "
-        "dimensions, 256 atoms, 4 of them active, alpha 0.7, 300000 samples)",
+        "sparse (table 1), or forest, whose atoms fire independently at individual rates or in trees (by "
+        "default 64 dimensions, 256 atoms, 4 active, alpha 0.7, 300000 samples)",
         default=SPARSE,
         choices=(SPARSE, FOREST),
         group="world",
@@ -181,7 +187,7 @@ class ToyOptions(MethodOptions, WorldOptions, SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SizesOptions(MethodOptions, WorldChoices, SeedOptions):
-    """The options of table 1 at smaller dictionaries, which set the atoms themselves."""
+    """The options of table 1 with smaller dictionaries, whose numbers of atoms are fixed."""
 
     world_width: int | None = world_option("width")
     world_zipf: float | None = world_option("zipf")
@@ -191,7 +197,7 @@ class SizesOptions(MethodOptions, WorldChoices, SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ZipfOptions(WorldChoices, SeedOptions):
-    """The options of the sweep of Zipf exponents, which trains methods of its own."""
+    """The options of the sweep over Zipf exponents, which has its own methods."""
 
     exponents: tuple[float, ...] | None = option(
         "Zipf exponents of the worlds",
@@ -244,7 +250,7 @@ class EnergyOptions(WorldChoices, SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LemmaOptions(SeedOptions):
-    """The options of the minimisers of small worlds, where nothing is trained."""
+    """The options of the exact minimisers on small worlds, where nothing is trained."""
 
     seeds: int | None = option(
         "number of worlds of each kind",
@@ -252,7 +258,9 @@ class LemmaOptions(SeedOptions):
         least=1,
         shown=f"{FEW_SEEDS}, with --quick {QUICK_SEEDS}",
     )
-    jobs: int | None = option("worlds at a time", default=None, least=1, shown="as many as cores")
+    jobs: int | None = option(
+        "number of worlds to process in parallel", default=None, least=1, shown="one per core"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,24 +294,41 @@ class BudgetOptions(WorldOptions, SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class HardOptions(SeedOptions):
-    """The options of the hard worlds, whose runs share nothing but the recipe."""
+    """The options of the hard worlds, whose runs share only the recipe."""
 
     methods: tuple[str, ...] = option(
-        "recipes for activations to train", default=LM_METHODS, choices=ACTIVATION_METHODS
+        "recipes (for activations) to train", default=LM_METHODS, choices=ACTIVATION_METHODS
     )
     forests: tuple[str, ...] = option("worlds to train on", default=HARD_WORLDS, choices=HARD_WORLDS)
+    batch: int | None = option(
+        "batch size, in samples",
+        default=None,
+        least=1,
+        shown=f"{LARGE_BATCH}, with --quick {QUICK_HARD_BATCH}",
+    )
+    start: str | None = option(
+        "start from principal directions of the data, from noise, or from clusters or modes of the data",
+        default=None,
+        choices=STARTS,
+        shown="as in the recipe",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_distinct("--methods", self.methods)
         check_distinct("--forests", self.forests)
 
+    @property
+    def rows_per_step(self) -> int:
+        """The number of samples in a step."""
+        return self.batch or (QUICK_HARD_BATCH if self.quick else LARGE_BATCH)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(SeedOptions):
-    """The options of the test of scores: worlds trained short, or activations.
+    """The options of the test of scores: worlds with short training, or activations.
 
-    With --data, runs see documents of their own, and the last run checks what the others foretell.
+    With --data, each run sees its own documents. Each run in turn is used to check the others' predictions.
     """
 
     SEEDS: ClassVar[int] = 6
@@ -316,18 +341,31 @@ class TrustOptions(SeedOptions):
         metavar="DATA",
         shown="two synthetic worlds",
     )
-    units: int = option("units of an SAE on --data", default=512, least=1)
-    k: int = option("active units of an SAE on --data", default=24, least=1)
+    units: int | None = option("number of units of an SAE on --data", default=None, least=1, shown="512")
+    k: int | None = option("number of active units of an SAE on --data", default=None, least=1, shown="24")
     tokens: int | None = option(
-        "rows that a run sees of --data, counting repetitions",
+        "number of rows of --data to train each run on, counting repetitions",
         default=None,
         least=1,
         shown="one pass over its part",
+    )
+    world_kinds: tuple[str, ...] = option(
+        "synthetic worlds: table 1's, and trees of correlated atoms",
+        default=TRUST_WORLDS,
+        choices=TRUST_WORLDS,
+    )
+    world_seed: int | None = option(
+        "seed of the dictionaries and samples of the worlds", default=None, least=0, shown="0"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_distinct("--methods", self.methods)
+        check_distinct("--world-kinds", self.world_kinds)
+        if self.data is None:
+            refuse(self, ("units", "k", "tokens"), "applies to activations only: add --data.")
+        else:
+            refuse(self, ("world_kinds", "world_seed"), "applies to synthetic worlds only: remove it.")
 
     @property
     def seed_list(self) -> tuple[int, ...]:
@@ -337,4 +375,4 @@ class TrustOptions(SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TuningOptions(MethodOptions, WorldOptions, ExperimentOptions):
-    """The options of the trials, all of one seed."""
+    """The options of the trials, which all use one seed."""

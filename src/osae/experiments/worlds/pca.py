@@ -1,4 +1,4 @@
-"""The nested loss on a linear code: each unit against the principal direction of its place."""
+"""The nested loss on a linear code: each unit against the principal direction with the same index."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -56,7 +56,7 @@ def pca_recipe(world: PCAWorld, name: str, prefix: Uniform | Full) -> Recipe:
 
 @torch.no_grad()
 def _measure_row(group: Group, world: PCAWorld) -> MethodRow:
-    """Return how far the units are from the principal directions of their places."""
+    """Return how far the units are from the principal directions with the same indices."""
     directions, x = world.dictionary(), world.draw("test", EVALUATION_ROWS).x
     saes: Iterable[SAE] = group.saes.values()
     in_place = [(sae.decoder * directions).sum(-1).abs() for sae in saes]

@@ -1,4 +1,4 @@
-"""The table of the Gaussian world at smaller dictionaries, one section for each size."""
+"""The table of the Gaussian world for smaller dictionaries, one section for each size."""
 
 from dataclasses import replace
 from pathlib import Path

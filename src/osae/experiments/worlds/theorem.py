@@ -9,20 +9,20 @@ import torch
 from osae import metrics
 from osae.data.worlds import SparseWorld
 from osae.experiments.worlds.minimisers import Point, Problem, best_codes, measure_losses, prefix_errors
+from osae.experiments.worlds.theory_claims import Atoms, Case, Strengths
 from osae.experiments.worlds.truths import draw_truth, energies, frequencies, scale_to_energies
 from osae.prefix import Uniform, prefix_weights
 
 UNITS, ACTIVE, SAMPLES = 5, 2, 400
-SAME = 1e-9  # losses that differ by less, as a share of the data's energy, are equal
+SAME = 1e-9  # losses that differ by less, as a share of the data's energy, count as equal
 
 
 @dataclass(frozen=True)
 class TinyWorld:
     """A world of a few atoms; the energy of each is its frequency to the power `power`."""
 
-    name: str
+    case: Case
     width: int
-    orthonormal: bool
     power: float
 
     def world(self, seed: int) -> SparseWorld:
@@ -31,17 +31,16 @@ class TinyWorld:
 
     def truth(self, seed: int) -> Point:
         """Return the true atoms and codes."""
-        atoms, codes = draw_truth(self.world(seed), orthonormal=self.orthonormal)
+        atoms, codes = draw_truth(self.world(seed), orthonormal=self.case.kind is Atoms.ORTHONORMAL)
         return Point(atoms, scale_to_energies(codes, self.power))
 
 
-EQUALLY_STRONG, RARER_STRONGER, EQUAL_ENERGIES = "equally strong", "the rarer the stronger", "equal energies"
-POWERS = {EQUALLY_STRONG: 1.0, RARER_STRONGER: -1.0, EQUAL_ENERGIES: 0.0}
-ORTHONORMAL, NEARLY_ORTHOGONAL, COHERENT = "orthonormal", "Gaussian, d = 80", "Gaussian, d = 4"
-WIDTHS = {ORTHONORMAL: UNITS, NEARLY_ORTHOGONAL: 80, COHERENT: 4}  # a spark of 5 or 6, above 2m
+POWERS = {Strengths.EQUALLY_STRONG: 1.0, Strengths.RARER_STRONGER: -1.0, Strengths.EQUAL_ENERGIES: 0.0}
+# a spark of 5 or 6, above 2m
+WIDTHS = {Atoms.ORTHONORMAL: UNITS, Atoms.NEARLY_ORTHOGONAL: 80, Atoms.COHERENT: 4}
 TINY_WORLDS = tuple(
-    TinyWorld(f"{kind}, {strengths}", width, kind == ORTHONORMAL, power)
-    for kind, width in WIDTHS.items()
+    TinyWorld(Case(atoms, strengths), width, power)
+    for atoms, width in WIDTHS.items()
     for strengths, power in POWERS.items()
 )
 
@@ -58,7 +57,7 @@ class Search:
 
     @property
     def excess(self) -> np.ndarray:
-        """By how much the loss of each order, with its best codes, is above the least."""
+        """How much the loss of each order, with its best codes, exceeds the least."""
         return self.with_best_codes - self.with_best_codes.min()
 
     @property
@@ -76,7 +75,7 @@ class Search:
 
 
 def search_orders(truth: Point) -> Search:
-    """Return the losses of every order of the true atoms, where a code may hold any units; p is uniform."""
+    """Return the losses of every order of the true atoms, where a code may use any units; p is uniform."""
     weights = prefix_weights(Uniform(), len(truth.atoms)).numpy()
     problem = Problem(truth.codes @ truth.atoms, weights, ACTIVE)
     orders = list(itertools.permutations(range(len(truth.atoms))))

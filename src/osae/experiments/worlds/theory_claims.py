@@ -1,11 +1,13 @@
-"""What the paper's lemma and theorem say of minimisers, and what we say, held against the results.
+"""Test claims about minimisers, those of the paper's lemma and theorem and ours, against the results.
 
-Nothing here is a sample of noisy training runs: losses are exact, so a claim is judged by whether each world
-satisfies it, up to rounding.
+These results do not come from noisy training runs: losses are exact, so a claim is judged by whether each
+world satisfies it, up to rounding.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 
 from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNTESTED
 from osae.results.experiment import Claim, ExperimentResult, MethodRow
@@ -27,8 +29,42 @@ class Kind(StrEnum):
     SIGNED = "orthonormal, uncorrelated"
 
 
+class Weights(StrEnum):
+    """The prefix weights that the lemma is tried with."""
+
+    UNIFORM = "uniform p"
+    GEOMETRIC = "geometric p"
+
+
+class Atoms(StrEnum):
+    """The atoms of the tiny worlds that the theorem is tried on."""
+
+    ORTHONORMAL = "orthonormal"
+    NEARLY_ORTHOGONAL = "Gaussian, d = 80"
+    COHERENT = "Gaussian, d = 4"
+
+
+class Strengths(StrEnum):
+    """How strong the atoms of a tiny world are."""
+
+    EQUALLY_STRONG = "equally strong"
+    RARER_STRONGER = "the rarer the stronger"
+    EQUAL_ENERGIES = "equal energies"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of a table: a kind of world, and how it is varied."""
+
+    kind: Kind | Atoms
+    variant: Weights | Strengths
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.variant}"
+
+
 def judge_theory(result: ExperimentResult) -> tuple[Claim, ...]:
-    """Return every claim about minimisers, what was found, and the verdict."""
+    """Return every claim about minimisers, with the findings and the verdict."""
     rows = {section.title: section.rows for section in result.sections}
     lemma, theorem = rows[LEMMA], rows[THEOREM]
     return (
@@ -89,9 +125,9 @@ def judge_frequency(rows: Sequence[MethodRow]) -> Claim:
 
 def judge_energy(rows: Sequence[MethodRow]) -> Claim:
     """Return the verdict on the order by energy of orthonormal atoms."""
-    asked = [
-        row for row in rows if row.method.startswith("orthonormal") and "best_order_energy" in row.measures
-    ]
+    # with equal energies there is no order by energy
+    strengths = (Strengths.EQUALLY_STRONG, Strengths.RARER_STRONGER)
+    asked = _select(rows, (Case(Atoms.ORTHONORMAL, strength) for strength in strengths))
     return Claim(
         "If atoms are orthonormal and known up to their order, the best order is by energy, whatever their "
         "frequencies (ours, proven).",
@@ -113,7 +149,13 @@ def judge_gain(rows: Sequence[MethodRow]) -> Claim:
 
 def _of_kinds(rows: Sequence[MethodRow], *kinds: Kind) -> list[MethodRow]:
     """Return the rows of these kinds of worlds, for every p."""
-    return [row for row in rows if row.method.rpartition(", ")[0] in kinds]
+    return _select(rows, (Case(kind, weights) for kind, weights in product(kinds, Weights)))
+
+
+def _select(rows: Sequence[MethodRow], cases: Iterable[Case]) -> list[MethodRow]:
+    """Return the rows of these cases, in the order of the table."""
+    asked = set(map(str, cases))
+    return [row for row in rows if row.method in asked]
 
 
 def _has_true_codes(row: MethodRow) -> bool:
@@ -145,7 +187,7 @@ def _loss(value: float) -> str:
 
 
 def _verdict(outcomes: Sequence[bool]) -> str:
-    """Return the verdict on a claim that came out so in each kind of world."""
+    """Return the verdict on a claim, given its outcome in each kind of world."""
     if not outcomes:
         return UNTESTED
     return HOLDS if all(outcomes) else PARTLY if any(outcomes) else FAILS

@@ -38,7 +38,7 @@ def run(options: ToyOptions, progress: Progress) -> ExperimentResult:
 
 
 def _against_the_paper(rows: Sequence[MethodRow]) -> list[str]:
-    """Return a sentence for each published method: on how many measures ours is as good."""
+    """Return a sentence for each published method: on how many measures ours is at least as good."""
     said = []
     for row in rows:
         if paper := row.paper:
@@ -49,18 +49,18 @@ def _against_the_paper(rows: Sequence[MethodRow]) -> list[str]:
 
 
 def _ahead(row: MethodRow, key: str) -> float:
-    """Return by how much our mean is better than the published one."""
+    """Return how much better our mean is than the published one."""
     assert row.paper is not None
     published = MethodRow(row.method, measures=row.paper.measures)
     return measure(key).ahead(row.mean(key), published.mean(key))
 
 
 def _limits(options: ToyOptions) -> list[str]:
-    """Return what a short run does not show."""
+    """Return notes on the limits of a short run."""
     said = []
     if len(options.seed_list) < MANY_SEEDS:
         said.append(
-            f"{len(options.seed_list)} seeds are too few to tell methods apart: ask for {MANY_SEEDS} or more."
+            f"{len(options.seed_list)} seeds are too few to distinguish methods: use {MANY_SEEDS} or more."
         )
     if options.quick:
         said.append("This was a quick run with short training. Leave out --quick for the real table.")

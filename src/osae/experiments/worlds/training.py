@@ -21,7 +21,7 @@ LEAST_UNITS = 50  # training on smaller worlds takes as many samples as on one o
 class Group:
     """The SAEs of one method by seed, their recipe, and the mean seconds of a training run.
 
-    SAEs that were sorted after training have the recipe of that training, and no seconds of their own.
+    SAEs that were sorted after training keep the recipe of their training run, and have no seconds.
     """
 
     method: str
@@ -31,7 +31,7 @@ class Group:
 
 
 def world_task(world: SparseWorld, *, quick: bool) -> Task:
-    """Return the task of the tables' recipes on a world: the more atoms, the more samples to see."""
+    """Return the task of the tables' recipes on a world; more atoms require more samples."""
     per_unit = QUICK_SAMPLES_PER_UNIT if quick else SAMPLES_PER_UNIT
     return Task(world.width, world.units, world.active, per_unit * max(world.units, LEAST_UNITS))
 
@@ -45,9 +45,9 @@ def train_saes(
     folder: Path = Path(),
     source_of: Callable[[int], World] | None = None,
 ) -> list[Group]:
-    """Return the SAEs of every recipe; they are kept in `folder` of the experiment's own folder.
+    """Return the SAEs of every recipe; they are stored in `folder`, inside the experiment's folder.
 
-    `source_of` gives the world of a seed, if seeds are not all to see the same samples.
+    `source_of` returns the world of a seed, if seeds are not meant to see the same samples.
     """
     jobs = [
         Job(recipe, seed, source_of(seed) if source_of else world)
@@ -55,11 +55,13 @@ def train_saes(
         for seed in options.seed_list
     ]
     if source_of:
-        jobs.sort(key=lambda job: job.seed)  # jobs on the same samples follow each other: these are kept
+        jobs.sort(
+            key=lambda job: job.seed
+        )  # jobs on the same samples are adjacent, so that the samples can be reused
     root = options.out / folder / "saes"
     groups = {recipe.name: Group(recipe.name, recipe, {}, 0.0) for recipe in recipes}
     progress(0, len(jobs), f"training; {forecast_jobs(jobs, options.workers)}")
-    for count, done in enumerate(train_all(jobs, root, workers=options.workers), start=1):
+    for count, done in enumerate(train_all(jobs, root, place=options.place), start=1):
         name, seed = done.job.recipe.name, done.job.seed
         group = groups[name]
         seconds = (group.seconds or 0.0) + done.seconds / len(options.seed_list)
@@ -69,7 +71,7 @@ def train_saes(
 
 
 def add_sorted(groups: Sequence[Group], world: SparseWorld) -> list[Group]:
-    """Return the groups, each TopK followed by itself with its units sorted, by energy and by gain."""
+    """Return the groups, each TopK followed by its versions with units sorted by energy and by gain."""
     result: list[Group] = []
     for group in groups:
         result.append(group)

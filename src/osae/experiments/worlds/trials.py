@@ -1,6 +1,6 @@
-"""Hyperparameters of the experiments on worlds: every method has the same number of trials, all on record.
+"""Hyperparameters of the experiments on worlds: every method has the same number of trials, all recorded.
 
-`osae reproduce tuning` writes the record again: each trial trains one seed that no table uses, and is scored
+`osae reproduce tuning` recreates the record: each trial trains one seed that no table uses, and is scored
 by its validation error at the target sparsity. The tables use the best trial of each method.
 """
 
@@ -21,7 +21,7 @@ SHARES = (0.35, 0.5)
 
 
 def list_trials(name: str) -> list[dict[str, Any]]:
-    """Return the trials of a method, as changes to its recipe; every method has as many."""
+    """Return the trials of a method, as changes to its recipe; every method has the same number."""
     if name == VANILLA:
         return _product({"lr.peak": RATES, "sae.sparsifier.l1": (0.1, 0.2, 0.4, 0.8)})
     if name == OSAE_PAPER:
@@ -40,5 +40,5 @@ def tuned_recipe(name: str, task: Task) -> Recipe:
 
 @cache
 def read_record() -> dict[str, Any]:
-    """Return the trials that this release ships."""
+    """Return the trials that come with this release."""
     return json.loads(files("osae.experiments").joinpath("tuned.json").read_text())

@@ -1,7 +1,7 @@
-"""Does reproducibility tell true atoms from false ones, and does it foretell what the next run finds?
+"""Does reproducibility separate true atoms from false ones, and does it predict what the next run finds?
 
-On worlds, every unit is held against the true features. On activations there are none, but the last run took
-no part in the scores: how often it finds units of a score is their calibration.
+On worlds, every unit is compared with the true features. On activations there are none, but each run in turn
+is left out of the scores: how often it finds units with a given score measures their calibration.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from osae import metrics
+from osae import defaults, metrics
 from osae.config import to_json
 from osae.data.shards import Shards
 from osae.data.source import OnDisk, SourceSpec
@@ -25,6 +25,7 @@ from osae.metrics.reproducibility import SAME, Calibration
 from osae.model import SAE
 from osae.progress import Progress
 from osae.recipes import Recipe, Task, recipe, world_recipe
+from osae.results.base import Interval
 from osae.results.experiment import ExperimentResult, Figure, MethodRow, Section
 from osae.results.units import SAEUnits, UnitTable
 from osae.studies.compare import compare
@@ -38,7 +39,8 @@ FOREST = ForestWorld(
 )
 FOREST_SHORT = (2000, 1000)  # the first with --quick
 MEASURED_ROWS = 8000
-BATCH = 500
+UNITS, K = 512, 24  # of SAEs on activations
+BATCH = 500  # on worlds
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +57,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of one method: its row, and its calibration."""
+    """The results of one method: its row, and its calibration."""
 
     row: MethodRow
     calibration: Calibration
 
 
 def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
-    """Return a section for each setting: worlds trained short, or activations if they are given."""
+    """Return a section for each setting: worlds with short training, or activations if they are given."""
     runs = len(options.seed_list)
     settings = list(_activations(options, runs) if options.data else _worlds(options, runs))
     sections, curves = [], {}
@@ -78,7 +80,8 @@ def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
         sections=tuple(sections),
         figures=(_draw(curves, options.out),),
         notes=(
-            f"Scores come from runs 1 to {runs - 1}; run {runs} took no part in them and checks them.",
+            f"Each of the {runs} runs in turn takes no part: the scores of the other {runs - 1} predict what "
+            "it finds. The calibration error is the mean over these turns, which share runs.",
             f"A unit counts as true if its cosine with a true feature exceeds {SAME:.3f}, as for units that "
             "count as found again.",
         ),
@@ -86,7 +89,11 @@ def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
 
 
 def _columns(setting: Setting) -> tuple[str, ...]:
-    of_truth = ("true_units", "auc", "auc_nearest", "auc_matched") if setting.features is not None else ()
+    of_truth = (
+        ("true_units", "auc", "auc_support", "auc_nearest", "auc_matched")
+        if setting.features is not None
+        else ()
+    )
     return (*of_truth, "found_units", "calibration_error", "found_next_always", "found_next_never")
 
 
@@ -94,7 +101,14 @@ def _columns(setting: Setting) -> tuple[str, ...]:
 
 
 def _worlds(options: TrustOptions, runs: int) -> Iterator[Setting]:
-    table, forest = TABLE, FOREST
+    if "table" in options.world_kinds:
+        yield from _tables(options, runs)
+    if "trees" in options.world_kinds:
+        yield from _forests(options, runs)
+
+
+def _tables(options: TrustOptions, runs: int) -> Iterator[Setting]:
+    table = replace(TABLE, seed=options.world_seed or 0)
     for samples in QUICK_SHORT if options.quick else SHORT:
         task = Task(table.width, table.units, table.active, samples * table.units, batch=BATCH)
         yield Setting(
@@ -105,6 +119,10 @@ def _worlds(options: TrustOptions, runs: int) -> Iterator[Setting]:
             table.draw("test", MEASURED_ROWS).x,
             table.dictionary(),
         )
+
+
+def _forests(options: TrustOptions, runs: int) -> Iterator[Setting]:
+    forest = replace(FOREST, seed=options.world_seed or 0)
     for samples in FOREST_SHORT[:1] if options.quick else FOREST_SHORT:
         task = Task(forest.width, forest.units, round(forest.active), samples * forest.units, batch=BATCH)
         yield Setting(
@@ -118,10 +136,10 @@ def _worlds(options: TrustOptions, runs: int) -> Iterator[Setting]:
 
 
 def list_features(world: ForestWorld) -> Float[Tensor, "F d"]:
-    """Return the directions that a unit may rightly have: atoms, and atoms together with their ancestors.
+    """Return the directions that count as correct for a unit: atoms, and atoms plus their ancestors.
 
-    A child fires only where its parent does. One unit for the two of them together needs fewer active units
-    than one for each, so that both descriptions of such data are right.
+    A child fires only where its parent does. One unit for both together needs fewer active units than one
+    unit for each, so both descriptions of such data are correct.
     """
     atoms, parents = world.dictionary(), world.trees().parents
     found = [atoms]
@@ -140,12 +158,13 @@ def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
     whole = Shards(options.data)
     *parts, measured = split_rows(whole, options.out / "data", runs)
     samples = options.tokens or min(part.rows for part in parts)
-    task = Task(whole.width, options.units, options.k, samples, batch=min(BATCH, samples))
+    batch = min(defaults.BATCH, samples)
+    task = Task(whole.width, options.units or UNITS, options.k or K, samples, batch=batch)
     yield Setting(
         f"{options.data.name}, {samples:,} samples",
         options.data.name,
         tuple(recipe(name, task) for name in options.methods),
-        tuple(OnDisk(str(part.path.absolute()), part.provenance()["sha256"]) for part in parts),
+        tuple(OnDisk(str(part.folder.absolute()), part.provenance()["sha256"]) for part in parts),
         measured,
         None,
     )
@@ -155,14 +174,15 @@ def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
 
 
 def _score(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Progress) -> Found:
-    """Train the runs of a recipe and return what their units show."""
+    """Train the runs of a recipe and return its row and calibration."""
     saes = _train(setting, chosen, options, progress)
     result = compare(saes, data=setting.rows, prefixes=[], chance_draws=0)
     assert result.units is not None
-    calibration = calibrate(result.units)
-    measures: dict[str, float | None] = {
+    turns = predict_runs(result.units)
+    calibration = metrics.calibration(*map(torch.cat, zip(*turns, strict=True)))
+    measures: dict[str, Interval | float | None] = {
         "found_units": float(_scores(result.units, "reproducibility").mean()),
-        "calibration_error": calibration.error,
+        "calibration_error": metrics.mean_interval([metrics.calibration(*turn).error for turn in turns]),
         "found_next_always": calibration.observed[-1],
         "found_next_never": calibration.observed[0],
     }
@@ -174,9 +194,7 @@ def _score(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Pr
 def _train(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Progress) -> list[SAE]:
     jobs = [Job(chosen, seed, setting.sources[seed]) for seed in options.seed_list]
     saes: dict[int, SAE] = {}
-    for count, done in enumerate(
-        train_all(jobs, _folder(options, setting), workers=options.workers), start=1
-    ):
+    for count, done in enumerate(train_all(jobs, _folder(options, setting), place=options.place), start=1):
         saes[done.job.seed] = done.sae
         progress(count, len(jobs), f"trained {chosen.name}, seed {done.job.seed}, {setting.title}")
     return [saes[seed] for seed in options.seed_list]
@@ -186,24 +204,35 @@ def _folder(options: TrustOptions, setting: Setting) -> Path:
     return options.out / setting.folder / "saes"
 
 
-def calibrate(units: UnitTable) -> Calibration:
-    """Return how often the last SAE has the units of the others, by the share that the others foretell."""
-    *scored, last = units.saes
-    expected, found = [], []
+def predict_runs(units: UnitTable) -> list[tuple[Float[Tensor, "n"], Bool[Tensor, "n"]]]:
+    """Return, for each SAE, the predicted chance that it finds each unit of the others, and whether it does.
+
+    The SAE itself is not used in the prediction.
+    """
+    return [_predict(units, place) for place in range(len(units.saes))]
+
+
+def _predict(units: UnitTable, last: int) -> tuple[Float[Tensor, "n"], Bool[Tensor, "n"]]:
+    scored = [sae for sae in units.saes if sae.sae != last]
+    counts, found = [], []
     for sae in scored:
         by_sae = {partners.sae: torch.tensor(partners.found) for partners in sae.partners}
-        counts = torch.stack([one for place, one in by_sae.items() if place != last.sae]).sum(0)
-        expected.append(metrics.expected_share(counts, len(scored) - 1))
-        found.append(by_sae[last.sae])
-    return metrics.calibration(torch.cat(expected), torch.cat(found))
+        counts.append(torch.stack([one for place, one in by_sae.items() if place != last]).sum(0))
+        found.append(by_sae[last])
+    return metrics.expected_share(torch.cat(counts), len(scored) - 1), torch.cat(found)
 
 
 def _against_truth(
     units: UnitTable, saes: Sequence[SAE], features: Float[Tensor, "F d"]
 ) -> dict[str, float | None]:
-    """Return how well scores tell units that are true features from others."""
+    """Return how well scores separate units that are true features from the others."""
     true = torch.cat([_is_true(sae, features) for sae in saes])
-    keys = {"auc": "reproducibility", "auc_nearest": "nearest_cosine", "auc_matched": "matched_cosine"}
+    keys = {
+        "auc": "reproducibility",
+        "auc_support": "support",
+        "auc_nearest": "nearest_cosine",
+        "auc_matched": "matched_cosine",
+    }
     ranked = {name: metrics.ranking_quality(_scores(units, key), true) for name, key in keys.items()}
     return {"true_units": float(true.double().mean()), **ranked}
 
@@ -222,18 +251,18 @@ def _column(sae: SAEUnits, key: str) -> Float[Tensor, "n"]:
 
 
 def _draw(curves: dict[str, Calibration], out: Path) -> Figure:
-    """Draw how often the last run finds units, against what the others foretell."""
+    """Draw how often a held-out run finds units, against what the other runs predict."""
     from osae.report import figures
 
     path = make_folder(out) / "calibration.png"
-    lines = {"foretold": ([0.0, 1.0], [0.0, 1.0])}
+    lines = {"predicted": ([0.0, 1.0], [0.0, 1.0])}
     lines |= {name: (list(one.expected), list(one.observed)) for name, one in curves.items()}
     figures.curve(
         lines,
         out / path,
-        title="Units found in a run that took no part",
+        title="Units found in a held-out run",
         x_label="share of further runs expected to find the unit",
-        y_label="share found in the last run",
+        y_label="share found in a held-out run",
     )
     return Figure(
         str(path), "Calibration: units by the share of runs expected to find them, and how often one did."

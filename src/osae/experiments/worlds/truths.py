@@ -1,7 +1,7 @@
 """Small worlds for the theory: their true atoms and codes in double precision, the strongest atom first.
 
 A world's atoms are Gaussian, as in the paper, or orthonormal, and its codes can be given exact properties,
-so that a theorem about them applies to the samples at hand and not only in the limit of many.
+so that a theorem about them applies to finite samples, and not only in the limit.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from osae.experiments.worlds.minimisers import Point
 def draw_truth(world: SparseWorld, *, orthonormal: bool = False) -> Point:
     """Return the world's atoms, or as many orthonormal ones, and the codes of its training samples.
 
-    Losses depend on inner products alone, so atoms are given by their coordinates in the space they span.
+    Losses depend only on inner products, so atoms are given by their coordinates in the space they span.
     """
     codes = world.draw("train").code.dense(world.units).double().numpy()
     if orthonormal:

@@ -29,7 +29,7 @@ L0_TOLERANCE = 1.1  # a code is at the target sparsity up to this times the worl
 
 @dataclass(frozen=True)
 class Trial:
-    """A method's recipe with some changes, and how it came out."""
+    """A method's recipe with some changes, and its outcome."""
 
     method: str
     changes: dict[str, Any]
@@ -80,7 +80,7 @@ def _run_trials(world: SparseWorld, task: Task, options: TuningOptions, progress
             about[trial.name] = (name, to_json(changes))
     trials = []
     progress(0, len(jobs), "trials")
-    for count, done in enumerate(train_all(jobs, options.out / "saes", workers=options.workers), start=1):
+    for count, done in enumerate(train_all(jobs, options.out / "saes", place=options.place), start=1):
         (method, changes), (mse, l0) = about[done.job.recipe.name], _score(done.sae, validation)
         trials.append(Trial(method, changes, mse, l0, done.seconds))
         progress(count, len(jobs), f"{done.job.recipe.name}: validation error {mse:.3g}")
@@ -95,9 +95,9 @@ def _score(sae: SAE, x: torch.Tensor) -> tuple[float, float]:
 
 
 def _choose(trials: Sequence[Trial], most: float) -> dict[str, Any]:
-    """Return the changes of the trial with the least error at up to `most` active units.
+    """Return the changes of the trial with the least error among those with at most `most` active units.
 
-    If all trials have more, return those of the sparsest.
+    If all trials have more, return the changes of the sparsest.
     """
     sparse = [trial for trial in trials if trial.l0 <= most]
     if not sparse:

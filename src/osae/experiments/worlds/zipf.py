@@ -27,7 +27,7 @@ from osae.results.experiment import ExperimentResult, Section
 from osae.schedule import LearningRate
 
 STEPS, QUICK_STEPS, BATCH = 30_000, 2_000, 500
-OUR_STEPS = 1 / 3  # of these: at a hundred times the learning rate our recipes need no more
+OUR_STEPS = 1 / 3  # share of `STEPS`: at a hundred times the learning rate, our recipes need no more
 NOTE = (
     f"`{OSAE}` and `{TOPK_OUR_SETTINGS}` train at our settings (learning rate 1e-2 with decay, warm-up of k, "
     "splitting) for a third of the steps; all others train at the appendix's (1e-4, none of these). Compare "
@@ -69,7 +69,7 @@ def _run_exponent(world: SparseWorld, options: ZipfOptions, progress: Progress) 
 
 
 def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
-    """Return the appendix's methods at its settings, and ours at ours, for fewer steps."""
+    """Return the appendix's methods at its settings, and our methods at our settings, for fewer steps."""
     task = Task(world.width, world.units, world.active, samples=steps * BATCH)
     ours = replace(task, samples=int(steps * OUR_STEPS) * BATCH)
     as_paper = {"lr": LearningRate(1e-4), "k_warmup": None, "revival": None}
@@ -99,5 +99,5 @@ def zipf_recipes(world: SparseWorld, steps: int) -> list[Recipe]:
 
 
 def _weigh(ends: tuple[int, ...], world: SparseWorld) -> Boundaries:
-    """Return boundaries that weigh as much as the world's Zipf law gives their last units."""
+    """Return boundaries weighted by the world's Zipf law, evaluated at their last units."""
     return Boundaries(ends, tuple(float(end) ** -world.zipf for end in ends))
