@@ -1,1 +1,1 @@
-"""Forecasts against measured peaks, bits against threads, and faults against other libraries."""
+"""Reliability checks: memory forecasts, effects of threads and processors, and faults in other libraries."""

@@ -1,9 +1,10 @@
-"""Forecasts of memory against measured peaks, command by command: prints a table, and writes it if asked.
+"""Compare memory forecasts with measured peaks for each command: print a table, and write it with --out.
 
-python -m benchmarks.reliability.memory [--quick] [--out evidence/forecasts]
+    python -m benchmarks.reliability.memory [--quick] [--data ACTIVATIONS] [--out evidence/forecasts]
 
-Each command runs in a process that is forked from one that has imported and compiled everything; its peak is
-counted from there. Linux only.
+Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
+from there or, if it loads a language model, from the time of the forecast. `osae harvest` and `osae contexts`
+are measured on the harvest given by `--data`, whose model must be available locally. Linux only.
 """
 
 import argparse
@@ -20,7 +21,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from osae.cli import forecasting
 from osae.cli import main as osae
+from osae.data.shards import Shards
 from osae.model import SAE, SAEConfig
 from osae.sparsify import ReLU, TopK
 
@@ -28,14 +31,15 @@ UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
 class Case(NamedTuple):
-    """A command, and a name for it in the table."""
+    """A command, and its name in the table."""
 
     name: str
     words: Sequence[object]
+    opens_model: bool = False
 
 
 class Outcome(NamedTuple):
-    """What was forecast for a case and what it took, in bytes."""
+    """The forecast and the measured peak of a case, in bytes."""
 
     name: str
     forecast: float
@@ -52,11 +56,12 @@ def measure(case: Case) -> Outcome:
     said, written = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
-            before = _peak()
+            before = [_reset_peak()]
+            if case.opens_model:
+                forecasting.say = lambda text: (print(text, file=sys.stderr), before.append(_reset_peak()))
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
                 code = osae([str(word) for word in case.words])
-            text = f"{code} {_peak() - before}\n{messages.getvalue()}"
+            text = f"{code} {_peak() - before[-1]}\n{messages.getvalue()}"
             os.write(written, text.encode()[:60_000])
         finally:
             os._exit(0)
@@ -71,17 +76,23 @@ def measure(case: Case) -> Outcome:
     return Outcome(case.name, float(found[1]) * UNITS[found[2]], float(numbers.split()[1]))
 
 
+def _reset_peak() -> int:
+    """Reset the peak, and return the bytes in use."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
 def _peak() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("the system does not tell the peak of a process")
+    raise RuntimeError("the system does not report the peak memory of a process")
 
 
 def warm(folder: Path) -> None:
-    """Import and compile everything here, so that no command counts it as its own."""
+    """Import and compile everything in this process, so that it is not counted for any command."""
     torch.set_num_threads(1)
-    saes = [str(_write_sae(folder, 1100, 8, 4, seed)) for seed in (0, 1)]  # above what is matched densely
+    saes = [str(_write_sae(folder, 1100, 8, 4, seed)) for seed in (0, 1)]  # too many for dense matching
     data = str(_write_rows(folder, 300, 8))
     run = ["--units", "16", "--k", "4", "--batch", "50", "--device", "cpu", "--out"]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -90,10 +101,11 @@ def warm(folder: Path) -> None:
         assert osae(["evaluate", saes[0], "--data", data]) == 0
         assert osae(["order", saes[0], "--data", data, "--out", str(folder / "ordered")]) == 0
         assert osae(["stitch", *saes, "--data", data]) == 0
+        assert osae(["prune", saes[0], "--others", saes[1], "--data", data, "--out", str(folder / "p")]) == 0
 
 
 def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
-    """Yield the commands; the quick ones take few seconds each."""
+    """Yield the commands; the quick ones take a few seconds each."""
     yield _train(folder, "topk", rows=65_536, width=512, units=1024, k=16, batch=256)
     yield _train(folder, "topk", rows=4096, width=512, units=8192, k=16, batch=256, seeds="0,1")
     yield _study(folder, "evaluate", units=32_768, width=512, rows=1024)
@@ -112,6 +124,47 @@ def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     yield _compare(folder, units=2048, width=2048)
     yield _compare(folder, units=4096, width=512, rows=16_384, k=64)
     yield _study(folder, "evaluate", units=16_384, width=256, rows=2048, k=0)
+    yield from _list_further_cases(folder)
+
+
+def _list_further_cases(folder: Path) -> Iterator[Case]:
+    """Yield commands of sizes that were not used to choose the constants of the forecasts."""
+    yield _train(folder, "topk", rows=20_000, width=768, units=6000, k=50, batch=1000)
+    yield _train(
+        folder, "matryoshka-random", rows=30_000, width=384, units=5000, k=40, batch=700, seeds="0,1"
+    )
+    yield _train(folder, "osae-from-modes", rows=40_000, width=320, units=3000, k=20, batch=512)
+    yield _study(folder, "evaluate", units=20_000, width=1024, rows=3000, k=100)
+    yield _study(folder, "evaluate", units=10_000, width=640, rows=3000, k=0)
+    yield _study(folder, "order", units=12_000, width=768, rows=8000, k=40)
+    yield _study(folder, "stitch", units=24_000, width=384, rows=2000, k=30)
+    yield _compare(folder, units=3000, width=1024)
+    yield _compare(folder, units=6000, width=768, rows=10_000, k=32)
+    yield _prune(folder, units=12_000, width=768, rows=6000, k=32)
+    yield _trust(folder, units=3000, width=384, rows=40_000, k=32)
+
+
+def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
+    """Yield commands that need the language model or the text of a harvest."""
+    rows, spec = Shards(data), Shards(data).manifest["harvest"]
+    for tokens, context, at_once in ((20_000, 128, 4096), (12_000, 256, 1024), (8000, 512, 8192)):
+        words = ["harvest", "--model", spec["model"], "--layer", spec["layer"], "--text"]
+        words += [",".join(spec["text"]["files"])]
+        words += ["--context", context, "--batch-tokens", at_once, "--tokens", tokens, "--device", "cpu"]
+        name = f"harvest, {tokens:,} tokens of width {rows.width}, contexts of {context}, {at_once:,} at once"
+        yield Case(name, [*words, "--out", tempfile.mkdtemp(dir=folder)], opens_model=True)
+    for units, k in ((16_384, 32), (6000, 64)):
+        words = [
+            "contexts",
+            _write_sae(folder, units, rows.width, k),
+            "--data",
+            data,
+            "--model",
+            "none",
+            "--out",
+        ]
+        name = f"contexts, {units:,} units of width {rows.width}, k {k}, {rows.rows:,} rows"
+        yield Case(name, [*words, tempfile.mkdtemp(dir=folder)])
 
 
 def _train(
@@ -148,6 +201,20 @@ def _compare(folder: Path, *, units: int, width: int, rows: int = 0, k: int = 16
     return Case(name, ["compare", *saes, "--prefixes", 64, *more])
 
 
+def _prune(folder: Path, *, units: int, width: int, rows: int, k: int) -> Case:
+    sae, other = (_write_sae(folder, units, width, k, seed) for seed in (0, 1))
+    words = ["prune", sae, "--others", other, "--data", _write_rows(folder, rows, width), "--out"]
+    name = f"prune, {units:,} units of width {width}, k {k}, {rows:,} rows"
+    return Case(name, [*words, tempfile.mkdtemp(dir=folder)])
+
+
+def _trust(folder: Path, *, units: int, width: int, rows: int, k: int) -> Case:
+    sae, data = _write_sae(folder, units, width, k), _write_rows(folder, rows, width)
+    words = ["trust", sae, "--data", data, "--runs", 2, "--tokens", 5000, "--device", "cpu", "--out"]
+    name = f"trust, {units:,} units of width {width}, k {k}, {rows:,} rows, 2 runs"
+    return Case(name, [*words, tempfile.mkdtemp(dir=folder)])
+
+
 def _write_rows(folder: Path, rows: int, width: int) -> Path:
     path = folder / f"{rows}x{width}.npy"
     if not path.exists():
@@ -181,14 +248,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="only the cases that take few seconds")
-    parser.add_argument("--only", default="", help="only the cases with this in their name")
-    parser.add_argument("--out", type=Path, help="write the table into this folder")
+    parser.add_argument("--quick", action="store_true", help="only the cases that take a few seconds")
+    parser.add_argument("--only", default="", help="only the cases whose name contains this")
+    parser.add_argument("--data", type=Path, help="a harvest, for the commands that need a language model")
+    parser.add_argument("--out", type=Path, help="write the table to this folder")
     asked = parser.parse_args()
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
         warm(Path(scratch))
-        for case in list_cases(Path(scratch), quick=asked.quick):
+        cases = list(list_cases(Path(scratch), quick=asked.quick))
+        cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
+        for case in cases:
             if asked.only in case.name:
                 outcomes.append(measure(case))
                 print(format_table(outcomes[-1:]).splitlines()[-1], flush=True)

@@ -1,9 +1,8 @@
-"""How far the weights of a training run depend on the number of threads: prints a table.
+"""Measure how far the weights of a training run depend on the number of threads: print a table.
 
+    python -m benchmarks.reliability.threads [--out evidence/threads]
 
-python -m benchmarks.reliability.threads [--out evidence/threads]
-
-Steps are large enough to run in several threads. A difference is given relative to the largest weight.
+Steps are large enough to run in several threads. Differences are relative to the largest weight.
 """
 
 import argparse
@@ -24,7 +23,7 @@ WIDTH, UNITS, K, BATCH, STEPS = 256, 1024, 16, 512, 6
 
 
 def train_with(name: str, threads: int) -> Tensor:
-    """Return all weights after a few steps of a recipe, computed by so many threads."""
+    """Return all weights after a few steps of a recipe, computed with that many threads."""
     assert BATCH * UNITS * WIDTH >= SMALL_STEP
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -40,7 +39,7 @@ def train_with(name: str, threads: int) -> Tensor:
 
 
 def compare_threads(name: str, threads: Sequence[int] = THREADS) -> float:
-    """Return the largest difference between the weights of these numbers of threads; 0 for the same bits."""
+    """Return the largest difference between weights for these numbers of threads; 0 if identical."""
     first, *others = (train_with(name, count) for count in threads)
     return max(float((first - other).abs().max() / first.abs().max()) for other in others)
 
@@ -49,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, help="write the table into this folder")
+    parser.add_argument("--out", type=Path, help="write the table to this folder")
     out = parser.parse_args().out
     lines = [f"| recipe | largest difference, {', '.join(map(str, THREADS))} threads |", "| :-- | --: |"]
     for name in RECIPES:

@@ -1,35 +1,24 @@
 """Every kind of fault, many times: prints a table, and writes it if asked.
 
-python -m tests.faults [--scale 1.0] [--out evidence/faults] [--only NAME]
+python -m tests.faults [--scale 1.0] [--out evidence/faults] [--resume] [--only NAME] [--workers 2]
+
+The faults of a kind come in parts, each with a seed of its own. Every part that is done is a line of
+counts.jsonl in the folder: `--resume` leaves out what is there, and the table counts all of it.
 """
 
 import argparse
+import json
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
-from tests.faults import damage, experiments, kills, requests, storage
-from tests.faults.outcomes import Tally, format_table
-from tests.faults.processes import MEMORY, warm
+from tests.faults.campaigns import CAMPAIGNS, Part, list_parts, prepare, try_part
+from tests.faults.outcomes import LOST, Tally, format_table
 
-CAMPAIGNS: dict[Callable[..., Tally], int] = {  # how often each fault is tried in the long version
-    requests.send_lines: 10_000,
-    requests.send_configs: 5_000,
-    requests.send_files: 9_000,
-    requests.send_bombs: 1_000,
-    damage.damage_saes: 3_500,
-    damage.damage_shards: 3_500,
-    damage.damage_results: 1_500,
-    damage.damage_runs: 1_500,
-    kills.resume_twice: 40,
-    kills.stop_training: 60,
-    kills.kill_studies: 200,
-    experiments.kill_reproduce: 10,
-    storage.fill_disk: 150,
-    kills.kill_training: 800,
-}
+COUNTS, TABLE = "counts.jsonl", "table.md"
 
 
 def main() -> int:
@@ -37,32 +26,54 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scale", type=float, default=1.0, help="try each fault so many times as often")
-    parser.add_argument("--out", type=Path, help="write the rows into the table in this folder")
+    parser.add_argument("--out", type=Path, help="write counts and table into this folder")
+    parser.add_argument("--resume", action="store_true", help="leave out parts that the folder has counts of")
     parser.add_argument("--only", default="", help="try only the faults with this in their name")
+    parser.add_argument("--workers", type=int, default=1, help="parts tried at the same time")
     asked = parser.parse_args()
-    tallies: list[Tally] = []
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as scratch:
-        warm(Path(scratch))
-        for campaign, count in CAMPAIGNS.items():
-            if asked.only not in campaign.__name__:
-                continue
-            started = time.monotonic()
-            tally = campaign(max(1, round(asked.scale * count)), Path(scratch) / campaign.__name__)
-            tallies.append(tally)
-            print(f"{tally.fault}: {dict(tally.counts)}, {time.monotonic() - started:.0f} s", flush=True)
-            for what in tally.lost[:10]:
-                print(f"  LOST {what}", file=sys.stderr, flush=True)
-            if asked.out:
-                _update(asked.out / "table.md", tally)
-    print(f"\n{format_table(tallies)}", end="")
-    return int(any(tally.lost for tally in tallies))
+    with tempfile.TemporaryDirectory() as scratch:
+        return try_all(asked, asked.out or Path(scratch))
 
 
-def _update(path: Path, tally: Tally) -> None:
-    """Put the row into the table, in place of what was counted before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_text() if path.exists() else ""
-    path.write_text(f"# Faults\n\n{format_table([tally], before)}")
+def try_all(asked: argparse.Namespace, out: Path) -> int:
+    """Try all parts that are asked for; return 1 if anything was lost."""
+    if not asked.resume:
+        (out / COUNTS).unlink(missing_ok=True)
+    done = {line["part"] for line in read_counts(out)}
+    parts = [part for part in list_parts(asked.scale, asked.only) if part.name not in done]
+    with ProcessPoolExecutor(asked.workers, get_context("spawn"), prepare) as pool:
+        for future in as_completed([pool.submit(try_part, part) for part in parts]):
+            keep(out, *future.result())
+    print(f"\n{write_table(out)}", end="")
+    return int(any(line["counts"].get(LOST) for line in read_counts(out)))
+
+
+def keep(out: Path, part: Part, tally: Tally, seconds: float) -> None:
+    """Add the counts of a part to the file, and report them."""
+    out.mkdir(parents=True, exist_ok=True)
+    line = {"part": part.name, "fault": tally.fault, "counts": dict(tally.counts), "seconds": round(seconds)}
+    with open(out / COUNTS, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    write_table(out)
+    print(f"{part.name}: {dict(tally.counts)}, {seconds:.0f} s", flush=True)
+    for what in tally.lost[:10]:
+        print(f"  LOST {what}", file=sys.stderr, flush=True)
+
+
+def read_counts(out: Path) -> list[dict]:
+    file = out / COUNTS
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def write_table(out: Path) -> str:
+    """Write all counts as a table, and return it."""
+    tallies: dict[str, Tally] = {}
+    names = [campaign.__name__ for campaign in CAMPAIGNS]
+    for line in sorted(read_counts(out), key=lambda line: names.index(line["part"].split()[0])):
+        tallies.setdefault(line["fault"], Tally(line["fault"])).counts += Counter(line["counts"])
+    table = format_table(list(tallies.values()))
+    (out / TABLE).write_text(f"# Faults\n\n{table}")
+    return table
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
-"""Experiments with several workers: a worker that is killed, and a parent that is."""
+"""Commands of several processes: a worker, a rank or the parent is killed, and the others end at once."""
 
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
+import socket
 import time
 from pathlib import Path
 
-from tests.faults.outcomes import DETECTED, LOST, SURVIVED, Tally
+from osae.files import is_alive
+from tests.faults.kills import TRAIN, files_of, run_whole
+from tests.faults.outcomes import DETECTED, LOST, SURVIVED, Tally, judge_refusal
+from tests.faults.processes import Started, run, start
 
-REPRODUCE = [sys.executable, "-m", "osae", "reproduce", "toy", "--quick", "--methods", "topk,osae"]
-REPRODUCE += ["--seeds", "2", "--jobs", "2", "--out"]
+WORLD = ["--world-width", "12", "--world-units", "16", "--world-active", "2", "--world-samples", "1000"]
+REPRODUCE = ["reproduce", "toy", "--quick", "--methods", "topk,osae", "--seeds", "2", "--jobs", "2", *WORLD]
+SOON = 10.0  # seconds within which all processes must have ended
+EPOCHS = 8
 
 
 def children_of(pid: int) -> list[int]:
@@ -20,53 +24,85 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process does anything: one that nobody waits for stays in the list after it has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def weights_of(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("sae.safetensors")}
-
-
 def kill_reproduce(count: int, folder: Path, seed: int = 0) -> Tally:
-    """Kill one worker, or the parent; then run to the end, with the same weights."""
+    """Kill one of several workers, or the parent, up to four times; then run to the end: the same SAEs."""
     tally, draw = Tally("SIGKILL of a worker or the parent of reproduce"), random.Random(seed)
     folder.mkdir(parents=True)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    started = time.monotonic()
-    subprocess.run([*REPRODUCE, str(folder / "whole")], check=True, **quiet)
-    seconds, whole = time.monotonic() - started, weights_of(folder / "whole")
-    for case in range(count):
-        out = folder / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        parent = subprocess.Popen([*REPRODUCE, str(out)], **quiet)
-        time.sleep(draw.uniform(0.3, 0.8) * seconds)
-        workers = children_of(parent.pid)
-        victim = workers[0] if case % 2 and workers else parent.pid
-        os.kill(victim, signal.SIGKILL)
-        wrong = _judge(parent, victim, workers)
-        again = subprocess.run([*REPRODUCE, str(out)], check=False, **quiet)
-        if wrong or again.returncode or weights_of(out) != whole:
-            tally.add(LOST, f"{wrong}; then {again.returncode}: {again.stderr[-300:]}")
-        else:
-            tally.add(DETECTED if victim != parent.pid else SURVIVED)
+    words = [*REPRODUCE, "--out", folder / "out"]
+    whole, seconds = run_whole(lambda out: [*REPRODUCE, "--out", out], folder / "whole")
+    while tally.tried < count:
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        ends = [_kill_one(words, draw, seconds) for _ in range(min(4, count - tally.tried))]
+        code, said = run(words)
+        same = weights_of(files_of(folder / "out")) == weights_of(whole)
+        for end, wrong in ends:
+            fine = not wrong and code == 0 and same
+            tally.add(end if fine else LOST, f"{wrong}; then {code}, the same: {same}: {said[-300:]}")
     return tally
 
 
-def _judge(parent: subprocess.Popen, victim: int, workers: list[int]) -> str:
-    """'' if all processes ended within seconds, and a dead worker was reported in one line."""
-    _, error = parent.communicate(timeout=30)
-    deadline = time.monotonic() + 10
-    while any(is_running(pid) for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if left := [pid for pid in workers if is_running(pid)]:
-        return f"workers {left} are left"
-    if victim == parent.pid or parent.returncode == 0:
-        return ""
-    lines = [line for line in error.splitlines() if line.startswith("osae: ")]
-    told = len(lines) == 1 and "died (killed by SIGKILL" in lines[0] and "Traceback" not in error
-    return "" if told and parent.returncode == 2 else f"exit code {parent.returncode}: {error[-300:]}"
+def weights_of(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of weights; others tell how long something took."""
+    return {name: data for name, data in files.items() if name.endswith("sae.safetensors")}
+
+
+def _kill_one(words: list[object], draw: random.Random, seconds: float) -> tuple[str, str]:
+    """Kill a worker or the parent at a random moment; return the end, and what is wrong with it."""
+    parent = start(words)
+    time.sleep(draw.uniform(0.05, 0.95) * seconds)
+    workers = children_of(parent.pid)
+    victim = draw.choice([parent.pid, *workers, *workers])
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    code, said = parent.wait()
+    if left := _wait_for(workers, killed + SOON):
+        return LOST, f"workers {left} are left"
+    if time.monotonic() - killed > SOON and code != 0:
+        return LOST, f"it took {time.monotonic() - killed:.0f} s"
+    if victim == parent.pid or code == 0:  # a worker that was done already
+        return SURVIVED, ""
+    return DETECTED, judge_refusal(code, said, "the worker process for ", "died (killed by SIGKILL", "-seed")
+
+
+def _wait_for(pids: list[int], deadline: float) -> list[int]:
+    """The processes that still run when the time is over."""
+    while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def kill_ranks(count: int, folder: Path, seed: int = 0) -> Tally:
+    """Kill one of two processes that train together: the other one names it, and both resume."""
+    tally, draw = Tally("SIGKILL of one of two ranks of train"), random.Random(seed)
+    folder.mkdir(parents=True)
+    whole = _train_in_two(folder / "whole", draw)
+    assert [code for code, _ in whole] == [0, 0], whole
+    expected = weights_of(files_of(folder / "whole"))
+    while tally.tried < count:
+        out = folder / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        ends = _train_in_two(out, draw, victim=(victim := draw.randrange(2)))
+        code, said = ends[1 - victim]
+        wrong = judge_refusal(code, said, f"rank {victim} ", "osae resume") if code else ""
+        again = _train_in_two(out, draw)
+        same = [code for code, _ in again] == [0, 0] and weights_of(files_of(out)) == expected
+        tally.add((DETECTED if code else SURVIVED) if same and not wrong else LOST, f"{wrong}; then {again}")
+    return tally
+
+
+def _train_in_two(out: Path, draw: random.Random, victim: int | None = None) -> list[tuple[int, str]]:
+    """What two ranks end with, if one of them is killed some time after the first checkpoint."""
+    words = ["resume", out] if (out / "run.json").exists() else [*TRAIN, EPOCHS, "--out", out]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    ranks: list[Started] = [
+        start(words, environment={**there, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+    ]
+    if victim is not None:
+        while not (out / "checkpoint.safetensors").exists() and is_alive(ranks[0].pid):
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.5))
+        os.kill(ranks[victim].pid, signal.SIGKILL)
+    return [rank.wait() for rank in ranks]

@@ -4,6 +4,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,47 +16,134 @@ from tests.faults.processes import run, run_both
 WORLD = ["--world-width", "12", "--world-units", "16", "--world-active", "2", "--world-samples", "500"]
 TRAIN = ["train", "osae", "--seeds", "0,1", "--batch", "50", *WORLD, "--snapshots", "500"]
 TRAIN += ["--checkpoint-seconds", "0", "--device", "cpu", "--epochs"]
-ASIDE = ("checkpoint.safetensors", "checkpoint-before.safetensors", "speed.jsonl")
+ASIDE = ("checkpoint.safetensors", "checkpoint-before.safetensors", "speed.jsonl", "contexts.json")
+MOST = 6  # kills in a row before a command is left to end
+
+Words = Callable[[Path], Sequence[object]]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file below the folder but checkpoints and speeds, which say when they were written."""
+    """Every file below the folder but those that say when they were written."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ASIDE)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def make_run(folder: Path, epochs: int = 2) -> tuple[dict[str, bytes], float]:
-    """The files of an uninterrupted run, and the seconds it took."""
+def run_whole(words: Words, folder: Path) -> tuple[dict[str, bytes], float]:
+    """The files of a command that nobody interrupts, and the seconds it took."""
     started = time.perf_counter()
-    code, said = run([*TRAIN, epochs, "--out", folder])
+    code, said = run(words(folder))
     assert code == 0, said
     return files_of(folder), time.perf_counter() - started
 
 
-def draw_kill(draw: random.Random, seconds: float) -> dict:
-    return {"after": draw.uniform(0, seconds)} if draw.random() < 0.5 else {"at": draw.randrange(1, 90)}
+def make_run(folder: Path, epochs: int = 2) -> tuple[dict[str, bytes], float]:
+    """The files of an uninterrupted run, and the seconds it took."""
+    return run_whole(lambda out: [*TRAIN, epochs, "--out", out], folder)
+
+
+def train_or_resume(out: Path, epochs: int = 2) -> Sequence[object]:
+    """What a user types next."""
+    return ["resume", out] if (out / "run.json").exists() else [*TRAIN, epochs, "--out", out]
+
+
+def kill_repeatedly(
+    tally: Tally,
+    count: int,
+    draw: random.Random,
+    words: Words,
+    whole: dict[str, bytes],
+    folder: Path,
+    *,
+    seconds: float,
+    writes: int,
+) -> None:
+    """Kill a command at random times and writes, up to six times in a row, let it end, and compare files."""
+    while tally.tried < count:
+        out, killed = folder / "killed", 0
+        shutil.rmtree(out, ignore_errors=True)
+        for _ in range(min(MOST, count - tally.tried)):
+            moment = {"after": draw.uniform(0, seconds)}
+            code, said = run(
+                words(out), **(moment if draw.random() < 0.5 else {"at": draw.randint(1, writes)})
+            )
+            if code != -signal.SIGKILL:
+                break
+            killed += 1
+        code, said = run(words(out))
+        found = files_of(out)
+        other = sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
+        for _ in range(killed):
+            tally.add(LOST if code or other else SURVIVED, f"exit code {code}, {other}: {said[-300:]}")
+        if not killed and (code or other):
+            tally.add(LOST, f"without a kill: exit code {code}, {other}: {said[-300:]}")
 
 
 def kill_training(count: int, folder: Path, seed: int = 0) -> Tally:
     """`osae train` and `osae resume`, killed again and again until they end."""
-    tally, draw = Tally("SIGKILL of train and resume"), random.Random(seed)
+    tally = Tally("SIGKILL of train and resume")
     whole, seconds = make_run(folder / "whole")
-    while tally.tried < count:
-        out, killed = folder / "run", 0
-        shutil.rmtree(out, ignore_errors=True)
-        while killed < 6:
-            words = ["resume", out] if (out / "run.json").exists() else [*TRAIN, 2, "--out", out]
-            code, said = run(words, **draw_kill(draw, seconds))
-            if code != -signal.SIGKILL:
-                break
-            killed += 1
-        words = ["resume", out] if (out / "run.json").exists() else [*TRAIN, 2, "--out", out]
-        code, said = run(words)
-        found = files_of(out)
-        other = sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
-        for _ in range(max(killed, 1)):
-            tally.add(LOST if code or other else SURVIVED, f"exit code {code}, {other}: {said[-300:]}")
+    draw = random.Random(seed)
+    kill_repeatedly(tally, count, draw, train_or_resume, whole, folder, seconds=seconds, writes=90)
     return tally
+
+
+def kill_harvest(count: int, folder: Path, seed: int = 0) -> Tally:
+    """`osae harvest`, killed again and again until it ends."""
+    tally, harvest = Tally("SIGKILL of harvest"), prepare_harvest(folder, tokens=400)
+    whole, seconds = run_whole(harvest, folder / "killed")
+    draw = random.Random(seed)
+    kill_repeatedly(tally, count, draw, harvest, whole, folder, seconds=seconds, writes=40)
+    return tally
+
+
+def kill_trust(count: int, folder: Path, seed: int = 0) -> Tally:
+    """`osae trust`, whose twins are training runs."""
+    tally = Tally("SIGKILL of trust")
+    make_run(folder / "run")
+    sae, data = folder / "run" / "osae-seed0", write_rows(folder / "x.npy", 300, 12)
+
+    def words(out: Path) -> list[object]:
+        return ["trust", sae, "--data", data, "--runs", 2, "--tokens", 200, "--out", out, "--device", "cpu"]
+
+    whole, seconds = run_whole(words, folder / "killed")
+    draw = random.Random(seed)
+    kill_repeatedly(tally, count, draw, words, whole, folder, seconds=seconds, writes=60)
+    return tally
+
+
+def kill_contexts(count: int, folder: Path, seed: int = 0) -> Tally:
+    """`osae contexts` on a tiny harvest, with the logit lens."""
+    from tests.studies.saes import noise, save_sae
+
+    tally = Tally("SIGKILL of contexts")
+    code, said = run(prepare_harvest(folder, tokens=400)(folder / "acts"))
+    assert code == 0, said
+    sae = save_sae(folder / "sae", noise(20, 16, 0))
+
+    def words(out: Path) -> list[object]:
+        return ["contexts", sae, "--data", folder / "acts", "--out", out, "--device", "cpu"]
+
+    whole, seconds = run_whole(words, folder / "killed")
+    draw = random.Random(seed)
+    kill_repeatedly(tally, count, draw, words, whole, folder, seconds=seconds, writes=12)
+    return tally
+
+
+def prepare_harvest(folder: Path, tokens: int) -> Words:
+    """A command that harvests so many rows from a tiny language model, in shards of 50."""
+    from tests.data.tiny import documents, saved_model, saved_text
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model, text = saved_model(folder / "lm"), saved_text(folder / "t.jsonl", documents(60, seed=5))
+    words = ["harvest", "--model", model, "--layer", "2", "--text", text, "--tokens", tokens]
+    words += ["--context", "16", "--mix-rows", "50", "--dtype", "float32", "--batch-tokens", "200"]
+    return lambda out: [*words, "--device", "cpu", "--out", out]
+
+
+def write_rows(path: Path, rows: int, width: int) -> Path:
+    """A file of random activations."""
+    np.save(path, np.random.default_rng(0).normal(size=(rows, width)).astype(np.float32))
+    return path
 
 
 def stop_training(count: int, folder: Path, seed: int = 0) -> Tally:
@@ -69,7 +157,7 @@ def stop_training(count: int, folder: Path, seed: int = 0) -> Tally:
         if code not in (0, 128 + number):
             tally.add(LOST, f"{number} ended with {code}: {said}")
             continue
-        code, said = run(["resume", out]) if (out / "run.json").exists() else run([*TRAIN, 8, "--out", out])
+        code, said = run(train_or_resume(out, 8))
         tally.add(SURVIVED if code == 0 and files_of(out) == whole else LOST, said)
     return tally
 
@@ -78,7 +166,7 @@ def resume_twice(count: int, folder: Path, seed: int = 0) -> Tally:
     """Two processes on one run: one is refused and told about the other, or comes when all is done."""
     tally = Tally("two resumes of one run at once")
     whole, seconds = make_run(folder / "whole", epochs=4)
-    for _ in range(count):
+    while tally.tried < count:
         out = folder / "run"
         shutil.rmtree(out, ignore_errors=True)
         run([*TRAIN, 4, "--out", out], after=0.5 * seconds, number=signal.SIGINT)
@@ -93,26 +181,42 @@ def resume_twice(count: int, folder: Path, seed: int = 0) -> Tally:
 
 
 def kill_studies(count: int, folder: Path, seed: int = 0) -> Tally:
-    """compare, convert and order: what they leave is whole, or is not read as whole."""
-    tally, draw = Tally("SIGKILL of compare, convert and order"), random.Random(seed)
+    """compare, convert, order, prune and report: what they leave is whole, or is not read as whole."""
+    tally, draw = Tally("SIGKILL of compare, convert, order, prune and report"), random.Random(seed)
     make_run(folder / "run")
     one, two = folder / "run" / "osae-seed0", folder / "run" / "osae-seed1"
-    decoder = load(one).decoder
-    compare = ["compare", one, two, "--json", folder / "c.json", "--html", folder / "c.html"]
-    convert = ["convert", one, folder / "out", "--to"]
-    rows = np.random.default_rng(0).normal(size=(200, decoder.shape[1]))
-    np.save(folder / "x.npy", rows.astype(np.float32))
-    order = ["order", one, "--data", folder / "x.npy", "--out", folder / "out"]
-    cases = [compare, order, [*convert, "osae"], [*convert, "saelens"], [*convert, "dictionary_learning"]]
-    for case in range(count):
-        shutil.rmtree(folder / "out", ignore_errors=True)
+    decoder, rows, out = load(one).decoder, write_rows(folder / "x.npy", 200, 12), folder / "out"
+    page = ["--html", folder / "c.html"]
+    code, said = run(["compare", one, two, "--json", folder / "scores.json"])
+    assert code == 0, said
+    compare = ["compare", one, two, "--json", folder / "c.json", *page]
+    report = ["report", folder / "run", folder / "scores.json", "--out", folder / "c.html"]
+    order = ["order", one, "--data", rows, "--out", out]
+    shutil.copytree(one, folder / "twin")
+    prune = [
+        "prune",
+        one,
+        "--others",
+        folder / "twin",
+        "--data",
+        rows,
+        "--model",
+        "none",
+        "--out",
+        out,
+        *page,
+    ]
+    cases = [compare, report, order, prune]
+    cases += [["convert", one, out, "--to", name] for name in ("osae", "saelens", "dictionary_learning")]
+    while tally.tried < count:
+        shutil.rmtree(out, ignore_errors=True)
         for name in ("c.json", "c.html"):
             (folder / name).unlink(missing_ok=True)
-        words = cases[case % len(cases)]
+        words = draw.choice(cases)
         code, said = run(words, at=draw.randrange(1, 9))
-        fine = code in (0, -signal.SIGKILL) and (
-            _is_whole(folder) if words is compare else _is_same(folder, decoder, sort=words is order)
-        )
+        if code == 0:
+            continue  # it has fewer writes than that
+        fine = code == -signal.SIGKILL and _is_whole(folder) and _is_same(out, decoder, words[0])
         tally.add(SURVIVED if fine else LOST, f"{words} ended with {code}: {said[-300:]}")
     return tally
 
@@ -127,12 +231,16 @@ def _is_whole(folder: Path) -> bool:
     return not page.exists() or page.read_text().rstrip().endswith("</html>")
 
 
-def _is_same(folder: Path, decoder, *, sort: bool) -> bool:
-    """Whether the SAE that was written is refused, or has the same atoms, in any order if `sort`."""
-    if not (folder / "out").exists():
+def _is_same(folder: Path, decoder, command: object) -> bool:
+    """Whether the SAE that was written is refused or has these atoms, some of them, or another order."""
+    if not folder.exists():
         return True
     try:
-        found = load(folder / "out").decoder
-        return bool((found.sort(0)[0] == decoder.sort(0)[0]).all() if sort else (found == decoder).all())
+        found = load(folder).decoder
     except ValueError as error:
-        return not judge_refusal(2, f"osae: {error}", str(folder / "out"))
+        return not judge_refusal(2, f"osae: {error}", str(folder))
+    if command == "prune":
+        return all(bool((decoder == atom).all(1).any()) for atom in found)
+    if command == "order":
+        return bool((found.sort(0)[0] == decoder.sort(0)[0]).all())
+    return bool((found == decoder).all())

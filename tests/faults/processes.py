@@ -7,14 +7,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import jaxtyping
 import torch
 
-LONGEST = 120  # seconds; a command that takes longer hangs
+LONGEST = 300  # seconds; a command that takes longer hangs
 CRASHED = 70
 MEMORY = Path("/dev/shm")  # where flushing a file takes no time; a process that is killed loses nothing there
 
@@ -33,35 +34,60 @@ def warm(folder: Path) -> None:
         assert main(["convert", one, str(folder / "converted"), "--to", "saelens"]) == 0
 
 
-def run(words: Sequence[object], *, after: float | None = None, at: int | None = None, number: int = 9):
+def run(
+    words: Sequence[object],
+    *,
+    after: float | None = None,
+    at: int | None = None,
+    number: int = 9,
+    before: Callable[[], None] = lambda: None,
+) -> tuple[int, str]:
     """Exit code and output of `osae WORDS`; signalled after so many seconds, or at the so manieth write."""
-    with tempfile.TemporaryFile() as said:
-        pid = os.fork()
-        if pid == 0:
-            _command([str(word) for word in words], said.fileno(), at, number)
-        if after is not None:
-            time.sleep(after)
-            os.kill(pid, number)
-        _, status = os.waitpid(pid, 0)
-        said.seek(0)
-        return os.waitstatus_to_exitcode(status), said.read().decode(errors="replace")
+    command = start(words, at=at, number=number, before=before)
+    if after is not None:
+        time.sleep(after)
+        os.kill(command.pid, number)
+    return command.wait()
 
 
 def run_both(first: Sequence[object], second: Sequence[object]) -> list[tuple[int, str]]:
     """What two commands that are started together end with."""
-    outputs = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
-    pids = []
-    for words, said in zip((first, second), outputs, strict=True):
-        if (pid := os.fork()) == 0:
-            _command([str(word) for word in words], said.fileno(), None, 9)
-        pids.append(pid)
-    ends = []
-    for pid, said in zip(pids, outputs, strict=True):
-        _, status = os.waitpid(pid, 0)
-        said.seek(0)
-        ends.append((os.waitstatus_to_exitcode(status), said.read().decode(errors="replace")))
-        said.close()
-    return ends
+    return [command.wait() for command in [start(first), start(second)]]
+
+
+class Started(NamedTuple):
+    """A command in a process of its own, and the file that receives what it says."""
+
+    pid: int
+    said: IO[bytes]
+
+    def wait(self) -> tuple[int, str]:
+        """The exit code, and what was said."""
+        _, status = os.waitpid(self.pid, 0)
+        with self.said:
+            self.said.seek(0)
+            return os.waitstatus_to_exitcode(status), self.said.read().decode(errors="replace")
+
+
+def start(
+    words: Sequence[object],
+    *,
+    at: int | None = None,
+    number: int = 9,
+    environment: Mapping[str, str] | None = None,
+    before: Callable[[], None] = lambda: None,
+) -> Started:
+    """Begin `osae WORDS` in a forked process; it is signalled at the so manieth write, if that is given.
+
+    `before` is called in that process first.
+    """
+    said = tempfile.TemporaryFile()  # noqa: SIM115
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(environment or {})
+        before()
+        _command([str(word) for word in words], said.fileno(), at, number)
+    return Started(pid, said)
 
 
 def _command(words: list[str], said: int, at: int | None, number: int) -> None:
@@ -90,15 +116,24 @@ def _signal_at(count: int, number: int) -> None:
     """Signal this process when a file is about to be flushed, renamed or removed for the so manieth time."""
     left = count
 
-    def deadly(real):
+    def count_down() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), number)
+
+    before_writes(count_down)
+
+
+def before_writes(action: Callable[[], None]) -> None:
+    """Do something in this process whenever a file is about to be flushed, renamed or removed."""
+
+    def wrap(real):
         def called(*args, **options):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), number)
+            action()
             return real(*args, **options)
 
         return called
 
     for name in ("fsync", "replace", "rename", "link", "unlink"):
-        setattr(os, name, deadly(getattr(os, name)))
+        setattr(os, name, wrap(getattr(os, name)))

@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import shutil
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.numpy import save as save_arrays
 
 from osae.cli import COMMANDS, main
 from osae.cli.command import Command, Group
+from osae.files import CHECKSUM
 from osae.options import list_options
 from tests.faults.damage import change_bytes
 from tests.faults.outcomes import DETECTED, LOST, SURVIVED, Tally
@@ -71,9 +73,12 @@ def ask(words: Sequence[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), error.getvalue()
 
 
+STAGES = ("osae: compiling", "osae: splitting")  # lines about what a command does before it finds the fault
+
+
 def judge(code: int, out: str, error: str) -> str:
     """How the request ended."""
-    lines = [line for line in error.splitlines() if not line.startswith("osae: compiling")]
+    lines = [line for line in error.splitlines() if not line.startswith(STAGES)]
     clean = not any(char in out + error for char in "\x1b\u202e\x07")
     if code == 0 and clean:
         return SURVIVED
@@ -142,21 +147,80 @@ def make_originals() -> dict[str, bytes]:
 def send_files(count: int, folder: Path, seed: int = 0) -> Tally:
     """Changed files of every format, through a command that reads it."""
     tally, draw = Tally("changed files of every format"), random.Random(seed)
-    originals = make_originals()
-    folder.mkdir(parents=True, exist_ok=True)
+    originals, work = make_originals(), make_work(folder / "work")
     for case in range(count):
-        if case % 2:
-            damaged_folder(draw.choice(FOLDERS), f"faults {seed} {case}", folder / "damaged")
-            words = ["inspect", str(folder / "damaged")]
-        else:
-            name = draw.choice(sorted(originals))
-            (folder / name).write_bytes(change_bytes(originals[name], draw))
-            words = ["inspect", str(folder / name)]
-            if name.startswith("t."):
-                words = ["harvest", "--model", str(folder / "no-model"), "--layer", "1", "--text"]
-                words += [str(folder / name), "--tokens", "9", "--out", str(folder / "acts")]
+        match case % 4:
+            case 0 | 1:
+                damaged_folder(draw.choice(FOLDERS), f"faults {seed} {case}", folder / "damaged")
+                words = ["inspect", str(folder / "damaged")]
+            case 2:
+                name = draw.choice(sorted(originals))
+                (folder / name).write_bytes(change_bytes(originals[name], draw))
+                words = ["inspect", str(folder / name)]
+                if name.startswith("t."):
+                    words = ["harvest", "--model", str(folder / "no-model"), "--layer", "1", "--text"]
+                    words += [str(folder / name), "--tokens", "9", "--out", str(folder / "acts")]
+            case _:
+                file = draw.choice(sorted(work))
+                file.write_bytes(change_bytes(work[file], draw))
+                words = draw.choice(list_readers(folder / "work", folder / "made"))
         tally.add(judge(*(end := ask(words))), f"{words}: {end}")
+        if case % 4 == 3:
+            file.write_bytes(work[file])
+            shutil.rmtree(folder / "made", ignore_errors=True)
     return tally
+
+
+def make_work(folder: Path) -> dict[Path, bytes]:
+    """The files of a run, a comparison and contexts, without the checksums that would notice any change."""
+    from tests.faults.kills import TRAIN, prepare_harvest
+
+    for words in (
+        [*TRAIN, "1", "--out", folder / "run"],
+        ["compare", folder / "run", "--json", folder / "c.json"],
+        prepare_harvest(folder / "text", tokens=60)(folder / "acts"),
+        ["contexts", *_sae_for_text(folder), "--data", folder / "acts", "--out", folder / "contexts"],
+    ):
+        code, _, error = ask([str(word) for word in words])
+        assert code == 0, error
+    names = ["run/run.json", "run/log.jsonl", "run/osae-seed0/sae.json", "run/osae-seed0/sae.safetensors"]
+    names += ["c.json", "contexts/sae/contexts.json", "contexts/sae/contexts.safetensors"]
+    names += ["acts/manifest.json", "acts/contexts.safetensors", "sae/sae.json"]
+    for name in names:
+        if name.endswith(".json"):
+            held = json.loads((folder / name).read_text())
+            (folder / name).write_text(json.dumps({k: v for k, v in held.items() if k != CHECKSUM}))
+    return {folder / name: (folder / name).read_bytes() for name in names}
+
+
+def _sae_for_text(folder: Path) -> list[Path]:
+    from tests.studies.saes import noise, save_sae
+
+    return [save_sae(folder / "sae", noise(8, 16, 0))]
+
+
+def list_readers(work: Path, made: Path) -> list[list[str]]:
+    """Commands that read what others have written."""
+    run, scores, contexts, sae, acts = (
+        str(work / name) for name in ("run", "c.json", "contexts/sae", "sae", "acts")
+    )
+    one, page = str(work / "run" / "osae-seed0"), str(made / "page.html")
+    made.mkdir(exist_ok=True)
+    return [
+        ["show", run],
+        ["show", scores],
+        ["show", contexts],
+        ["watch", run, "--once", "--html", page],
+        ["report", run, scores, contexts, "--out", page],
+        ["contexts", sae, "--data", acts, "--out", str(work / "contexts"), "--model", "none"],
+        ["prune", one, "--scores", scores, "--data", acts, "--model", "none", "--out", str(made / "less")],
+        ["trust", sae, "--data", acts, "--runs", "2", "--tokens", "20", "--out", str(made / "twins")],
+        ["evaluate", sae, "--data", acts],
+        ["compare", run],
+        ["order", sae, "--data", acts, "--out", str(made / "ordered")],
+        ["stitch", sae, sae, "--data", acts],
+        ["convert", one, str(made / "other"), "--to", "saelens"],
+    ]
 
 
 def send_bombs(count: int, folder: Path, seed: int = 0) -> Tally:
