@@ -1,4 +1,4 @@
-"""What is measured about this repository: see README.md in this folder."""
+"""Benchmarks and checks of this repository: see README.md in this folder."""
 
 from pathlib import Path
 

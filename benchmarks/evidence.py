@@ -1,10 +1,10 @@
-"""Run the experiments behind evidence/ and keep what they write:
+"""Run the experiments behind evidence/ and store their results:
 
     python -m benchmarks.evidence [NAME ...]
 
 Each experiment is a command of `osae reproduce`; run this again to resume after an interruption. A finished
-experiment replaces its folder in evidence/, then tables and pages are written again. The language-model part
-needs activations, and has a script of its own: evidence/lm/commands.sh.
+experiment replaces its folder in evidence/, then tables and pages are updated. The language-model part
+needs activations, and has its own script: evidence/lm/commands.sh.
 """
 
 import json
@@ -37,7 +37,7 @@ EXPERIMENTS = {
 
 
 def keep(source: Path, folder: Path) -> None:
-    """Replace a kept folder by what an experiment wrote: results and the numbers behind its figures."""
+    """Replace a stored folder with an experiment's results and the numbers behind its figures."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "figures").mkdir(parents=True)
     for name in ("results.json", "results.csv"):
@@ -49,9 +49,9 @@ def keep(source: Path, folder: Path) -> None:
 
 
 def describe_left(names: Sequence[str], evidence: Path, workers: int) -> str:
-    """Return how long these experiments take, as far as the kept results say how long they took.
+    """Return how long these experiments should take, judging by the stored results.
 
-    Kept results may have fewer seeds than an experiment now asks for: their seconds are scaled.
+    Stored results may have fewer seeds than an experiment now uses; their times are scaled.
     """
     known, unknown = 0.0, []
     for name in names:
@@ -68,9 +68,9 @@ def describe_left(names: Sequence[str], evidence: Path, workers: int) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Run the named experiments, or all of them, one after the other."""
+    """Run the named experiments, or all of them, one after another."""
     if unknown := [name for name in names if name not in EXPERIMENTS]:
-        sys.exit(f"there is no {unknown[0]}: give any of {', '.join(EXPERIMENTS)}.")
+        sys.exit(f"no experiment {unknown[0]}: choose from {', '.join(EXPERIMENTS)}.")
     chosen, started = names or list(EXPERIMENTS), time.monotonic()
     for count, name in enumerate(chosen, 1):
         minutes = (time.monotonic() - started) / 60

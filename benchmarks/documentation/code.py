@@ -1,4 +1,4 @@
-"""What the documentation shows of the code: measures, public names, the benchmark of training steps."""
+"""Parts of the documentation that are generated: measures, public names, and benchmark tables."""
 
 import ast
 import json
@@ -16,13 +16,27 @@ def tabulate_measures() -> str:
 
 
 def tabulate_steps() -> str:
-    """Return the table of training steps from the kept benchmark."""
+    """Return the table of training steps from the stored benchmark."""
     kept = json.loads((ROOT / "evidence" / "speed" / "bench.json").read_text(encoding="utf-8"))
     return format_markdown(kept)
 
 
+def tabulate_gpu_kernels() -> str:
+    """Return the table of predicted times of kernels on a GPU."""
+    from benchmarks.gpu import table  # needs triton
+
+    return table.tabulate_kernels()
+
+
+def tabulate_gpu_steps() -> str:
+    """Return the table of predicted times of training steps on a GPU."""
+    from benchmarks.gpu import table
+
+    return table.tabulate_steps()
+
+
 def list_public_names() -> str:
-    """Return a directive for each name of `osae`, grouped by the room that it comes from.
+    """Return a directive for each public name of `osae`, grouped by subpackage.
 
     mkdocstrings turns a directive into the signature and docstring of that name.
     """
@@ -39,7 +53,7 @@ def list_public_names() -> str:
 
 
 def list_files() -> str:
-    """Return each file of the package with the first sentence of its docstring, room by room."""
+    """Return each file of the package with the first sentence of its docstring, by subpackage."""
     package = ROOT / "src" / "osae"
     lines = ["```", "src/osae/"]
     for path in sorted(package.rglob("*"), key=_file_order):

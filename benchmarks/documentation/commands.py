@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""The reference of the command line, generated from the commands."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def describe_commands() -> str:
-    """Return a section for each command: what it is for, its options, notes and examples."""
+    """Return a section for each command: its purpose, options, notes and examples."""
     from osae.cli import COMMANDS
 
     return "\n".join(_describe_all(COMMANDS, level=2)).rstrip()
@@ -42,7 +42,7 @@ def _describe_one(command: "Command") -> Iterator[str]:
 
 
 def _describe_option(option: "Option") -> str:
-    """Return the option as a line of a table."""
+    """Return the option as a row of a table."""
     default = "required" if option.required else option.default_text
     name = option.label if option.positional else option.flag
     choices = f": {', '.join(f'`{choice}`' for choice in option.allowed)}" if option.allowed else ""

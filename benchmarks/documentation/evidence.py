@@ -1,14 +1,15 @@
-"""Write the claims and tables of kept results again, from their numbers:
+"""Rewrite the claims and tables of stored results from their numbers:
 
     python -m benchmarks.documentation.evidence
 
-For when the words of a claim or the layout of a table change. Numbers stay as they are: in results.json only
-the claims are replaced. Figures, which are not kept, are left out of table.md.
+Run this after changing the wording of a claim or the layout of a table. Numbers do not change: only the
+claims in results.json are replaced. Figures, which are not stored, are left out of table.md.
 """
 
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import ROOT
@@ -16,6 +17,7 @@ from osae import results
 from osae.experiments.claims import judge_result
 from osae.files import CHECKSUM, atomic_write, seal
 from osae.report import render_markdown
+from osae.results.base import Interval
 from osae.results.codec import to_json
 from osae.results.experiment import ExperimentResult
 
@@ -24,7 +26,7 @@ FIGURE = re.compile(r"\n!\[[^\n]*\]\([^\n]*\)\n(\n\*[^\n]*\*\n)?")
 
 
 def judge_again(folder: Path) -> dict[str, str]:
-    """Return the text of results.json and table.md with the claims as they are judged now."""
+    """Return the text of results.json and table.md with the claims judged again."""
     text = (folder / "results.json").read_text(encoding="utf-8")
     data, result = json.loads(text), results.parse(json.loads(text))
     assert isinstance(result, ExperimentResult)
@@ -39,6 +41,29 @@ def judge_again(folder: Path) -> dict[str, str]:
         "results.json": json.dumps(data, indent=indent, ensure_ascii=False) + "\n",
         "table.md": FIGURE.sub("", render_markdown(judged)).rstrip("\n") + "\n",
     }
+
+
+def list_intervals(result: ExperimentResult) -> Iterator[tuple[str, Interval]]:
+    """Yield every mean of a result with its interval and its location."""
+    for section in result.all_sections():
+        for row in section.rows:
+            for key, value in row.measures.items():
+                if isinstance(value, Interval):
+                    yield f"{section.title}: {row.method}: {key}", value
+
+
+def list_missing(result: ExperimentResult) -> set[str]:
+    """Return what a result lacks for recomputing its intervals and retraining its SAEs."""
+    rows = [row for section in result.all_sections() for row in section.rows]
+    known = [interval.values is not None for _, interval in list_intervals(result)]
+    trained = result.training_seconds != 0
+    missing = {
+        "values of seeds": not known or not all(known),
+        "recipes": trained and any(row.recipe is None for row in rows),
+        "commit": result.commit is None,
+        "cost": result.training_seconds is None,
+    }
+    return {name for name, is_missing in missing.items() if is_missing}
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
-"""Figures of the documentation, small enough for the repository:
+"""Scale the figures of the documentation down for the repository:
 
     python -m benchmarks.documentation.images runs/lm/figures/prefix-wikipedia-data.png docs/images
 
 shrinks each figure to a width of at most 1,400 pixels and 192 colours, and writes it to the folder.
-evidence/README.md says which commands make the figures.
+evidence/README.md lists the commands that draw the figures.
 """
 
 import argparse

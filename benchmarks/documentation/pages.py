@@ -1,10 +1,10 @@
-"""Tables in README.md and docs/ are copies. This command puts the current ones in their places:
+"""Update the generated tables and code blocks in README.md and docs/:
 
     python -m benchmarks.documentation.pages
 
-A place is a pair of comments; what stands between them is replaced. Tables of results come from the table.md
-of a folder in evidence/, by heading (`results` is the table before all headings); a place can choose columns
-and rows. Programs come from examples/, and other tables are made from the code itself.
+A place is a pair of comments; the text between them is replaced. Tables of results are taken from the
+table.md of a folder in evidence/, by heading (`results` is the table before the first heading); a place can
+select columns and rows. Programs are taken from examples/, and other tables are generated from the code.
 
     <!-- from evidence/toy: Claims -->
     <!-- end -->
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import ROOT
+from benchmarks import ROOT, scale
 from benchmarks.documentation import code, commands
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -33,6 +33,9 @@ PLACE = re.compile(
 MADE: Mapping[str, Callable[[], str]] = {
     "commands": commands.describe_commands,
     "files": code.list_files,
+    "GPU kernels": code.tabulate_gpu_kernels,
+    "GPU steps": code.tabulate_gpu_steps,
+    "what Gemma-2-2B needs": scale.tabulate_gemma,
     "measures": code.tabulate_measures,
     "public names": code.list_public_names,
     "training steps": code.tabulate_steps,
@@ -40,22 +43,24 @@ MADE: Mapping[str, Callable[[], str]] = {
 
 
 def fill_page(page: str) -> str:
-    """Return the page with the current tables in all its places."""
+    """Return the page with all of its places updated."""
 
     def fill(place: re.Match[str]) -> str:
         if "<!-- from" in place[0].removeprefix(place[1]):
-            raise ValueError(f"{place[1].strip()} has no `<!-- end -->` of its own.")
+            raise ValueError(f"{place[1].strip()} has no matching `<!-- end -->`.")
         return f"{place[1]}\n{make_content(place)}\n\n"
 
     return PLACE.sub(fill, page)
 
 
 def make_content(place: re.Match[str]) -> str:
-    """Return what belongs in a place."""
+    """Return the content of a place."""
     source, what = place["source"], place["what"]
     if source == "osae":
         if what not in MADE:
-            raise ValueError(f"nothing called {what!r} is made from the code: there is {', '.join(MADE)}.")
+            raise ValueError(
+                f"nothing called {what!r} is generated from the code: choose from {', '.join(MADE)}."
+            )
         return MADE[what]()
     if what == "code":
         return f"```python\n{(ROOT / source).read_text(encoding='utf-8').strip()}\n```"
@@ -64,7 +69,7 @@ def make_content(place: re.Match[str]) -> str:
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """Return the names in a list with commas; None for none at all."""
+    """Return the names in a comma-separated list; None if there is no list."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
@@ -85,7 +90,7 @@ def read_table(file: Path, heading: str) -> list[str]:
 def select_cells(
     lines: Sequence[str], columns: Sequence[str] | None, rows: Sequence[str] | None
 ) -> Iterator[str]:
-    """Yield the lines of a table with the columns and rows chosen, in the order of the table."""
+    """Yield the lines of a table with the selected columns and rows, in the order of the table."""
     table = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     head, names = table[0], [cells[0].strip("`*") for cells in table]
     check_names(columns, head[1:], "column")
@@ -97,14 +102,14 @@ def select_cells(
 
 
 def check_names(asked: Sequence[str] | None, there: Sequence[str], kind: str) -> None:
-    """Raise `ValueError` if a column or row asked for is not in the table."""
+    """Raise `ValueError` if a requested column or row is not in the table."""
     for name in asked or ():
         if name not in there:
             raise ValueError(f"no {kind} {name!r}: there are {', '.join(there)}.")
 
 
 def main() -> int:
-    """Fill every page."""
+    """Update every page."""
     for path in PAGES:
         path.write_text(fill_page(path.read_text(encoding="utf-8")), encoding="utf-8")
     return 0

@@ -1,8 +1,8 @@
-"""Check a built site: every link leads somewhere, and no page loads anything from elsewhere.
+"""Check a built site: there are no dead links, and no page loads external resources.
 
     python -m benchmarks.documentation.site site
 
-Prints what is wrong, a line each; the exit code is 1 if anything is.
+Prints one line per problem; the exit code is 1 if there are any.
 """
 
 import re
@@ -41,7 +41,7 @@ class Page(HTMLParser):
 
 
 def check_site(site: Path) -> Iterator[str]:
-    """Yield a line for everything that is wrong with the pages of a site."""
+    """Yield a line for every problem with the pages of a site."""
     site = site.resolve()
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     if not pages:
@@ -60,7 +60,7 @@ def check_site(site: Path) -> Iterator[str]:
 
 
 def leads_somewhere(site: Path, path: Path, link: str, pages: Mapping[Path, Page]) -> bool:
-    """Return whether a link of a page leads to a file of the site, and to an anchor of it if it names one."""
+    """Return whether a link leads to a file of the site and, if it names an anchor, to that anchor."""
     file, anchor = urldefrag(link)
     start = site if file.startswith("/") else path.parent
     target = (start / unquote(file).lstrip("/")).resolve() if file else path
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the site in a folder."""
     (folder,) = arguments if arguments is not None else sys.argv[1:]
     wrong = list(check_site(Path(folder)))
-    print("\n".join(wrong) or f"{folder}: every link leads somewhere, and nothing is loaded from elsewhere.")
+    print("\n".join(wrong) or f"{folder}: no dead links, and no external resources.")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""How often intervals cover the truth, and how often tests tell equal methods apart, in simulations:
+"""Simulate how often intervals cover the truth, and how often tests declare equal methods different:
 
     python -m benchmarks.documentation.statistics
 
@@ -25,7 +25,7 @@ from osae.metrics.statistics import (
 )
 from osae.results.base import Interval
 
-Effects = tuple[float, float]  # standard deviations of what a run adds, and of what a pair adds
+Effects = tuple[float, float]  # standard deviations of the effect of a run, and of a pair
 
 STUDIES = 10_000
 RUNS = (2, 3, 4, 5, 7, 10, 15, 20)
@@ -34,19 +34,19 @@ ALARM_RUNS, RIVALS = (2, 3, 5, 10), (1, 4, 8)
 
 
 def cover_runs(runs: int, *, studies: int = STUDIES) -> float:
-    """Return how often the interval of a mean over runs holds the true mean, zero."""
+    """Return how often the interval of a mean over runs contains the true mean, zero."""
     rng = np.random.default_rng(runs)
     return _share(lambda: estimate_runs(rng.normal(size=runs)), studies)
 
 
 def cover_pairs(runs: int, effects: str, *, studies: int = STUDIES) -> float:
-    """Return how often the interval of a mean over pairs holds the true mean, zero."""
+    """Return how often the interval of a mean over pairs contains the true mean, zero."""
     rng = np.random.default_rng(runs)
     return _share(lambda: estimate_pairs(_draw_pairs(rng, runs, EFFECTS[effects])), studies)
 
 
 def cover_crossed(runs: int, effects: str, *, studies: int = STUDIES) -> float:
-    """Return how often the interval of a mean over runs crossed with others holds the true mean, zero.
+    """Return how often the interval of a mean over runs crossed with others contains the true mean, zero.
 
     A seed is not crossed with itself.
     """
@@ -74,11 +74,11 @@ def _draw_pairs(rng: np.random.Generator, runs: int, effects: Effects) -> np.nda
 
 
 def tell_apart(runs: int, over: Literal["runs", "pairs"], *, rivals: int, studies: int = STUDIES) -> float:
-    """Return how often a claim about equal methods, one against several rivals, is decided in any way."""
+    """Return how often a claim about equal methods, one against several rivals, is decided either way."""
     rng = np.random.default_rng(runs)
     alarms = 0
     for _ in range(studies):
-        shared = rng.normal(size=runs)  # what a seed changes for every method
+        shared = rng.normal(size=runs)  # the effect of a seed on every method
         mine, *others = (_draw_method(rng, shared, over) for _ in range(rivals + 1))
         tests = [difference(mine, other) for other in others]
         known = [(test.p_value(), test.mean) for test in tests if test is not None]
@@ -112,7 +112,7 @@ def tabulate_coverage(studies: int = STUDIES) -> list[list[str]]:
 
 
 def tabulate_alarms(studies: int = STUDIES // 2) -> list[list[str]]:
-    """Return how often equal methods are told apart, as the rows of a table."""
+    """Return how often equal methods are declared different, as the rows of a table."""
     heads = [f"{over}, {count} rival{'s' * (count > 1)}" for over in ("Runs", "Pairs") for count in RIVALS]
     rows = [["Seeds", *heads]]
     for runs in ALARM_RUNS:
@@ -127,7 +127,7 @@ def tabulate_alarms(studies: int = STUDIES // 2) -> list[list[str]]:
 
 
 def write_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a Markdown table, the first as its head."""
+    """Return rows as a Markdown table; the first is the header."""
     head, *body = rows
     lines = [head, ["--:"] * len(head), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,1 +1,1 @@
-"""Trials on hard worlds: every one on record, also those that failed."""
+"""Trials on hard worlds; all are recorded, including those that failed."""

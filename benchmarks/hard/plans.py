@@ -1,6 +1,7 @@
-"""The trials on development worlds: those of the rate, and those of the recipe.
+"""Plans for trials on development worlds: learning rates, recipes, and smaller batches.
 
-Worlds are small, so that a trial takes seconds: 128 atoms in 32 dimensions, 50,000 samples.
+Worlds are small, so that a trial takes seconds: 128 atoms in 32 dimensions, 50,000 samples. The plan
+`batches` uses the protocol's worlds, with 100,000 samples.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +10,14 @@ from typing import Any
 from osae.data.worlds import ForestWorld
 from osae.prefix import Boundaries, Mixed, Uniform
 from osae.recipes import FromNoise, group_ends
+from osae.revival import Split
 from osae.schedule import Resort
 
-SEED = 100  # of the development worlds; the worlds that recipes are judged on have another
+SEED = 100  # of the development worlds; the worlds on which recipes are judged have another seed
 FLAT = ForestWorld(32, 128, 4.0, samples=50_000, seed=SEED)
 TREE = ForestWorld(32, 128, 4.0, samples=50_000, seed=SEED, roots=8)
+NAMED_TREE = ForestWorld(samples=100_000, seed=SEED, roots=16)
+NAMED_FLAT = ForestWorld(samples=100_000, seed=SEED)
 Planned = tuple[ForestWorld, str, dict[str, Any], int, int]  # ..., epochs, batch
 
 RATES = (0.016, 0.004, 0.032, 0.064, 0.008)
@@ -29,7 +33,7 @@ METHODS = (
 
 
 def rates() -> Iterator[Planned]:
-    """Yield TopK at every rate: in the middle, and at half and twice the width, the units and the length."""
+    """Yield TopK at every rate, on a medium world and with other widths, units and lengths of training."""
     for width, units, epochs in ((32, 128, 5), (64, 128, 5), (16, 128, 5), (32, 256, 5), (32, 128, 15)):
         world = ForestWorld(width, units, 4.0, samples=50_000, seed=SEED)
         for rate in RATES:
@@ -45,7 +49,7 @@ def methods() -> Iterator[Planned]:
 
 
 def recipes() -> Iterator[Planned]:
-    """Yield changes of `osae`, one idea each, at the same rate."""
+    """Yield variants of `osae`, one idea each, at the same rate."""
     groups = Boundaries(group_ends(128, 5))
     ideas: list[tuple[str, dict[str, Any]]] = [
         ("osae", {"sweep": None}),
@@ -61,4 +65,39 @@ def recipes() -> Iterator[Planned]:
             yield world, name, {"lr.peak": 0.016, **changes}, 5, 500
 
 
-PLANS: dict[str, Callable[[], Iterator[Planned]]] = {"rates": rates, "methods": methods, "recipes": recipes}
+def steps() -> Iterator[Planned]:
+    """Yield methods from noise with four times the steps of the others for the same samples."""
+    ideas: list[tuple[str, dict[str, Any]]] = [
+        ("topk", {}),
+        ("osae-from-noise", {}),
+        ("matryoshka-random", {}),
+        ("osae-from-noise", {"prefix": Mixed(Uniform(), full=0.9)}),
+        ("topk", {"revival": Split(20)}),
+        ("batchtopk", {}),
+        ("matryoshka-fixed", {}),
+        ("topk-aligned", {}),
+        ("topk", {"k_warmup.share": 0.7}),
+        ("osae-from-noise", {"k_warmup.share": 0.7}),
+        ("topk", {"lr.peak": 0.008}),
+        ("osae-from-noise", {"lr.peak": 0.008}),
+    ]
+    for name, changes in ideas:
+        for world in (TREE, FLAT):
+            yield world, name, {"lr.peak": 0.016, "start": FromNoise(), **changes}, 5, 125
+
+
+def batches() -> Iterator[Planned]:
+    """Yield methods from noise with batches of 2,048 samples and of 512."""
+    ideas = [("topk", 2048), ("topk", 512), ("osae-from-noise", 512), ("matryoshka-random", 512)]
+    for name, batch in ideas:
+        for world in (NAMED_TREE, NAMED_FLAT):
+            yield world, name, {"start": FromNoise()}, 10, batch
+
+
+PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
+    "rates": rates,
+    "methods": methods,
+    "recipes": recipes,
+    "steps": steps,
+    "batches": batches,
+}

@@ -1,4 +1,4 @@
-"""What the exact ordered step costs as the dictionary, the code and the width grow.
+"""Measure how the cost of the exact ordered step grows with the dictionary, the code and the width.
 
     python -m benchmarks.speed.growth
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.speed.growth", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="steps at each size (7)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="number of steps at each size (7)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
     add_out(parser)
     asked = parser.parse_args(arguments)
@@ -64,7 +64,7 @@ def measure_sweep(
 
 
 def measure_cost(shape: Shape, asked: argparse.Namespace) -> dict[str, float]:
-    """Return milliseconds of the step and of the bare product, in turns, and the step's extra memory."""
+    """Return milliseconds of the step and of the bare product, alternating, and the step's extra memory."""
     start = [sys.executable, "benchmarks.speed.ours"]
     with (
         Worker(*start, "osae-exact", shape, asked.threads) as exact,

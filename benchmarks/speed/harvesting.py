@@ -2,9 +2,9 @@
 
     python -m benchmarks.speed.harvesting --model MODEL --layer 10 --text FILE
 
-In turns, a text is harvested from scratch (read, tokenised, run through the model, shuffled, written with its
-manifest), and its contexts are run through a model that has only the blocks up to the layer, with all batches
-prepared beforehand and nothing done with the output. The result is the median of the ratios.
+Alternates between harvesting a text from scratch (reading, tokenising, running the model, shuffling, writing
+with a manifest) and running its contexts through a model with only the blocks up to the layer, with all
+batches prepared beforehand and the output discarded. The result is the median of the ratios.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def measure_pace(spec: Harvest, rounds: int, batch_tokens: int = BATCH_TOKENS, d
     paces: dict[str, list[float]] = {"harvest": [], "bare": []}
     rows = 0
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(rounds + 1):  # the first warms up
+        for turn in range(rounds + 1):  # the first is a warm-up
             out = Path(folder) / str(turn)
             began = time.perf_counter()
             harvest(spec, out, batch_tokens=batch_tokens, lm=lm)
@@ -93,9 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", required=True, metavar="ID_OR_FOLDER[:FILE.gguf]")
     parser.add_argument("--layer", type=int, required=True, metavar="N")
     parser.add_argument("--text", required=True, metavar="FILES", help="a file or a pattern")
-    parser.add_argument("--tokens", type=int, default=32_768, metavar="N", help="rows of a turn (32768)")
-    parser.add_argument("--context", type=int, default=128, metavar="N", help="tokens of a context (128)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each (3)")
+    parser.add_argument(
+        "--tokens", type=int, default=32_768, metavar="N", help="number of rows per round (32768)"
+    )
+    parser.add_argument(
+        "--context", type=int, default=128, metavar="N", help="number of tokens in a context (128)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (3)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, mps (cpu)")
     add_out(parser)
     asked = parser.parse_args(arguments)

@@ -1,13 +1,13 @@
-"""One certified matching of two dictionaries, next to scipy's dense solver: time, peak memory and result.
+"""Compare certified matching of two dictionaries with scipy's dense solver: time, peak memory and result.
 
     python -m benchmarks.speed.matching                 # 16,384 units with scipy, 65,536 without
-    python -m benchmarks.speed.matching --units 4096    # this size alone, with scipy unless --no-scipy
+    python -m benchmarks.speed.matching --units 4096    # only this size, with scipy unless --no-scipy
     python -m benchmarks.speed.matching --quick         # 1,024 units
 
-"realistic": 60 % of the atoms have a partner of cosine 0.5 to 0.95 in some other place, the rest are
-unrelated. "random": no atom is related to any other. Each solver runs in a process of its own, which has
-compiled what it needs before the clock starts; its peak memory includes the libraries and both dictionaries.
-scipy's time includes the matrix product that it needs.
+"realistic": 60 % of atoms have a partner with cosine 0.5 to 0.95 at a different position, and the rest are
+unrelated. "random": no atom is related to any other. Each solver runs in its own process, and has compiled
+what it needs before timing starts; its peak memory includes the libraries and both dictionaries. scipy's time
+includes the matrix product that it needs.
 
 Shapes: K units, d width.
 """
@@ -37,7 +37,7 @@ from osae.versions import versions
 
 Kind = Literal["realistic", "random"]
 Solver = Literal["osae", "scipy"]
-SHARE = 0.6  # of the realistic atoms have a partner
+SHARE = 0.6  # share of the realistic atoms that have a partner
 QUICK = 1024
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -71,10 +71,10 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.speed.matching", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--units", type=int, metavar="K", help="this size alone, both kinds")
+    parser.add_argument("--units", type=int, metavar="K", help="only this size, both kinds")
     parser.add_argument("--width", type=int, default=512, metavar="d")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} units unless --units says otherwise")
-    parser.add_argument("--no-scipy", action="store_true", help="our matching alone")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} units unless --units is given")
+    parser.add_argument("--no-scipy", action="store_true", help="only our matching")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
     add_out(parser)
     asked = parser.parse_args(arguments)
@@ -85,7 +85,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def list_cases(units: int | None, width: int, scipy: bool) -> Iterator[Case]:
-    """Yield both kinds at the size asked for, or at the usual sizes."""
+    """Yield both kinds at the requested size, or at the default sizes."""
     for kind in ("realistic", "random"):
         yield Case(units or 16_384, width, kind, scipy)
     if units is None:  # all pairs of 65,536 units would take scipy 64 GB
@@ -93,7 +93,7 @@ def list_cases(units: int | None, width: int, scipy: bool) -> Iterator[Case]:
 
 
 def announce(todo: Iterable[Case]) -> Iterator[Case]:
-    """Yield the cases, and say which one is running: a large one takes minutes."""
+    """Yield the cases, and print which one is running: a large case takes minutes."""
     for case in todo:
         print(f"{case.units} units, {case.kind} ...", file=sys.stderr, flush=True)
         yield case
@@ -103,7 +103,7 @@ def announce(todo: Iterable[Case]) -> Iterator[Case]:
 
 
 def measure_case(case: Case, threads: int) -> dict[str, Any]:
-    """Return time, memory and result of our matching and of scipy's; None for scipy if it is left out."""
+    """Return time, memory and result of our matching and of scipy's; None for scipy if it is skipped."""
     ours = solve_alone("osae", case, threads)
     dense = solve_alone("scipy", case, threads) if case.scipy else {}
     theirs = {f"scipy_{name}": dense.get(name) for name in ("seconds", "peak_mb", "value")}
@@ -111,7 +111,7 @@ def measure_case(case: Case, threads: int) -> dict[str, Any]:
 
 
 def solve_alone(solver: Solver, case: Case, threads: int) -> dict[str, Any]:
-    """Return what `solve` returns, from a new process, so that the peak of its memory is its own."""
+    """Return what `solve` returns, run in a new process so that peak memory can be measured."""
     code = "import sys; from benchmarks.speed.matching import print_answer; print_answer(*sys.argv[1:])"
     words = [solver, str(case.units), str(case.width), case.kind]
     done = subprocess.run(
@@ -128,14 +128,14 @@ def solve_alone(solver: Solver, case: Case, threads: int) -> dict[str, Any]:
 
 
 def print_answer(solver: Solver, units: str, width: str, kind: Kind) -> None:
-    """Print what `solve` returns: the far side of `solve_alone`."""
+    """Print what `solve` returns, for `solve_alone` to read."""
     print(json.dumps(solve(solver, *make_dictionaries(int(units), int(width), kind))))
 
 
 def solve(solver: Solver, a: Tensor, b: Tensor) -> dict[str, Any]:
     """Return seconds, peak memory of this process and the total cosine; for ours also the certificate."""
     match = {"osae": _match_certified, "scipy": _match_dense}[solver]
-    match(*make_dictionaries(64, 8, "random"))  # loads and compiles all it needs
+    match(*make_dictionaries(64, 8, "random"))  # loads and compiles everything needed
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     started = time.perf_counter()
     result = match(a, b)

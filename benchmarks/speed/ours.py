@@ -1,4 +1,4 @@
-"""Our entries: each takes the training step that `osae.training.loop` takes."""
+"""Our entries: each takes the same training step as `osae.training.loop`."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,7 +18,7 @@ GROUPS = 5
 
 
 class Trained:
-    """TopK with any prefix weights; k fixed, both biases trained as the peers do."""
+    """TopK with any prefix weights; k is fixed, and both biases are trained, as in the peers."""
 
     def __init__(self, prefix: PrefixWeights, shape: Shape, x: Tensor):
         task = Task(shape.d, shape.K, shape.k, samples=shape.B, batch=shape.B)
@@ -41,7 +41,7 @@ class Trained:
 
 
 class Decoded(Trained):
-    """The plain objective without a walk over prefixes: decode, subtract, square. The honest TopK to beat."""
+    """The plain objective without a walk over prefixes: decode, subtract, square. A fair TopK baseline."""
 
     def terms(self) -> Terms:
         """Return the plain loss of the batch, without a walk over prefixes."""

@@ -1,8 +1,8 @@
 """The peers' entries, with each library's own training step and default settings; runs in `.venv-interop`.
 
 sparsify is included with both of its optimizers. SAELens' `use_sparse_activations` is not: its backward pass
-does not run on a CPU. No unit dies in the few steps of a benchmark, so no entry pays for revival. This module
-needs torch and the peers, not osae.
+does not run on a CPU. No unit dies within the few steps of a benchmark, so no entry includes the cost of
+revival. This module needs torch and the peers, but not osae.
 """
 
 import os
@@ -19,13 +19,13 @@ from benchmarks.speed.worker import serve
 os.environ["SPARSIFY_DISABLE_TRITON"] = "1"  # its kernels need a GPU
 sys.modules["nnsight"] = types.SimpleNamespace(LanguageModel=object)  # type: ignore[assignment]  # never called
 
-GROUPS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2 + 1 / 32)  # as dictionary_learning's demo, and as ours
+GROUPS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2 + 1 / 32)  # as in dictionary_learning's demo and in our recipes
 
 
 class SAELens:
     """SAELens' trainer with its TopK or Matryoshka SAE."""
 
-    def __init__(self, shape: Shape, x: Tensor, *, nested: bool):
+    def __init__(self, shape: Shape, x: Tensor, *, nested: bool, lr: float = 1e-4):
         from sae_lens import (
             MatryoshkaBatchTopKTrainingSAE,
             MatryoshkaBatchTopKTrainingSAEConfig,
@@ -43,7 +43,7 @@ class SAELens:
             )
         else:
             sae = TopKTrainingSAE(TopKTrainingSAEConfig(**shared))
-        config = SAETrainerConfig(10**9, train_batch_size_samples=shape.B, lr=1e-4, lr_end=1e-4)
+        config = SAETrainerConfig(10**9, train_batch_size_samples=shape.B, lr=lr, lr_end=lr)
         self.trainer, self.x = SAETrainer(config, sae, iter(())), x
 
     def forward(self) -> Tensor:
@@ -63,6 +63,9 @@ class SAELens:
     def step(self) -> None:
         self.trainer.step(self.x)
 
+    def reconstruct(self, x: Tensor) -> Tensor:
+        return self.trainer.sae.decode(self.trainer.sae.encode(x))
+
     def parameters(self) -> list[Tensor]:
         return list(self.trainer.sae.parameters())
 
@@ -71,9 +74,9 @@ class SAELens:
 
 
 class Sparsify:
-    """sparsify's SparseCoder with the lines of its training loop that concern one SAE."""
+    """sparsify's SparseCoder with the parts of its training loop that apply to one SAE."""
 
-    def __init__(self, shape: Shape, x: Tensor, *, signum: bool):
+    def __init__(self, shape: Shape, x: Tensor, *, signum: bool, lr: float = 1e-4):
         from sparsify import SparseCoder, SparseCoderConfig
 
         self.x, self.sae = x, SparseCoder(shape.d, SparseCoderConfig(num_latents=shape.K, k=shape.k))
@@ -83,10 +86,10 @@ class Sparsify:
             from schedulefree import ScheduleFreeWrapper
             from sparsify.sign_sgd import SignSGD
 
-            self.optimizer = ScheduleFreeWrapper(SignSGD(self.sae.parameters(), lr=1e-4), momentum=0.95)
+            self.optimizer = ScheduleFreeWrapper(SignSGD(self.sae.parameters(), lr=lr), momentum=0.95)
             self.optimizer.train()
         else:
-            self.optimizer = torch.optim.Adam(self.sae.parameters(), lr=1e-4)
+            self.optimizer = torch.optim.Adam(self.sae.parameters(), lr=lr)
 
     def forward(self) -> Tensor:
         self.sae.set_decoder_norm_to_unit_norm()
@@ -103,6 +106,9 @@ class Sparsify:
         self.inactive += len(self.x)
         self.inactive[self.fired] = 0
         self.fired.zero_()
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        return self.sae(x).sae_out
 
     def parameters(self) -> list[Tensor]:
         return list(self.sae.parameters())
@@ -131,6 +137,9 @@ class DictionaryLearning:
 
     def step(self) -> None:
         self.trainer.update(1, self.x)
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        return self.trainer.ae(x)
 
     def parameters(self) -> list[Tensor]:
         return list(self.trainer.ae.parameters())

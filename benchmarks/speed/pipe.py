@@ -1,6 +1,6 @@
-"""The near side of the pipe: a benchmark entry in a process of its own, asked one thing at a time.
+"""The parent's end of the pipe: a benchmark entry in its own process, which answers one request at a time.
 
-The peers' environment has no osae: this module needs the standard library alone.
+osae is not installed in the peers' environment: this module needs only the standard library.
 """
 
 import json
@@ -24,9 +24,9 @@ class Shape(NamedTuple):
 
 
 class Worker:
-    """The entry `name` of `module`, run by `python` in a process of its own.
+    """The entry `name` of `module`, run by `python` in its own process.
 
-    `clock` is "wall", or "cpu" for a busy machine: the time that the entry itself spent, without waiting.
+    `clock` is "wall", or "cpu" for a busy machine: the CPU time of the entry, without waiting.
     """
 
     def __init__(self, python: str, module: str, name: str, shape: Shape, threads: int, clock: str = "wall"):
@@ -42,7 +42,7 @@ class Worker:
         )
 
     def ask(self, what: str) -> Any:
-        """Send a word to the entry and return its answer; raise `RuntimeError` with its log if it stopped."""
+        """Send a request and return the entry's answer; raise `RuntimeError` with its log if it stopped."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

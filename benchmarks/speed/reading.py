@@ -2,10 +2,10 @@
 
     python -m benchmarks.speed.reading SHARDS
 
-Trains a plain TopK SAE, the fastest to train and so the one that waits most, on activations of `osae
-harvest`, and measures the share of the time spent waiting for rows, with the next block read ahead as always;
-and how fast blocks are read when nothing else is done. Files may come from the system's cache: the numbers
-do not apply to a slow disk.
+Trains a plain TopK SAE, which trains fastest and so waits most, on activations from `osae harvest`. Measures
+the share of time spent waiting for rows while the next block is read ahead, as usual, and how fast blocks are
+read when nothing else is done. Files may come from the system's cache, so the numbers do not apply to a slow
+disk.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Timed:
         self.source.forget()
 
     def block(self, index: int, seed: int = 0) -> Tensor:
-        """Return a block, and add the time that it took."""
+        """Return a block, and add the time it took to the total."""
         began = time.perf_counter()
         rows = self.source.block(index, seed)
         self.seconds += time.perf_counter() - began
@@ -88,10 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.speed.reading", description=__doc__.split("\n")[0]
     )
     parser.add_argument("shards", type=Path, metavar="SHARDS")
-    parser.add_argument("--units", type=int, default=2048, metavar="N", help="units of the SAE (2048)")
-    parser.add_argument("--k", type=int, default=32, metavar="N", help="active units (32)")
-    parser.add_argument("--batch", type=int, default=2048, metavar="N", help="rows of a step (2048)")
-    parser.add_argument("--blocks", type=int, default=4, metavar="N", help="blocks trained on (4)")
+    parser.add_argument(
+        "--units", type=int, default=2048, metavar="N", help="number of units of the SAE (2048)"
+    )
+    parser.add_argument("--k", type=int, default=32, metavar="N", help="number of active units (32)")
+    parser.add_argument("--batch", type=int, default=2048, metavar="N", help="number of rows per step (2048)")
+    parser.add_argument("--blocks", type=int, default=4, metavar="N", help="number of blocks to train on (4)")
     add_out(parser)
     asked = parser.parse_args(arguments)
     found: dict[str, Any] = measure_waiting(

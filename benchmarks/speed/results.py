@@ -1,4 +1,4 @@
-"""Where benchmarks keep what they measured."""
+"""Write and locate the results of benchmarks."""
 
 import argparse
 import json
@@ -15,12 +15,14 @@ OUT = ROOT / "runs/bench"
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where results go."""
-    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where results go (runs/bench)")
+    """Add the option that sets the folder for results."""
+    parser.add_argument(
+        "--out", type=Path, default=OUT, metavar="DIR", help="folder for results (runs/bench)"
+    )
 
 
 def write_results(found: Mapping[str, Any], path: Path) -> None:
-    """Write what was measured as JSON, and print where it is."""
+    """Write the measurements as JSON, and print the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         part.write_text(json.dumps({"schema": 1, **found}, indent=2) + "\n")

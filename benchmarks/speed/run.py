@@ -1,13 +1,13 @@
-"""`make bench`: every library's training step on the same batch, in turns, and the bare encoder product.
+"""`make bench`: time every library's training step on the same batch, and the bare encoder product.
 
     python -m benchmarks.speed.run                 # all shapes, ours and the peers
-    python -m benchmarks.speed.run --no-peers      # ours alone
+    python -m benchmarks.speed.run --no-peers      # only ours
     python -m benchmarks.speed.run --quick         # few rounds
     python -m benchmarks.speed.run --busy          # on a busy machine: CPU time on one thread
     python -m benchmarks.speed.run --shape 2048,512,65536,80 --no-peers
 
-Each entry runs in a process of its own and waits while the others work. In every round each is asked once for
-each part, in an order that rotates; the numbers are medians over the rounds.
+Each entry runs in its own process and waits while the others work. In every round, each part of each entry is
+timed once, in rotating order; the numbers are medians over the rounds.
 """
 
 import argparse
@@ -32,6 +32,8 @@ SHAPES = (
     Shape(2048, 576, 4096, 64),
     Shape(2048, 512, 16384, 64),
     Shape(1024, 2304, 16384, 80),
+    Shape(2048, 576, 512, 24),  # a small dictionary
+    Shape(2048, 576, 512, 128),  # the same during the warm-up of k
 )
 OURS = ("osae-topk", "osae-topk-decoded", "osae-matryoshka", "osae-exact")
 PEERS = (
@@ -76,11 +78,17 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks.speed.run", description=__doc__.split("\n")[0]
     )
     parser.add_argument(
-        "--shape", type=_parse_shape, action="append", metavar="B,d,K,k", help="replaces the four shapes"
+        "--shape",
+        type=_parse_shape,
+        action="append",
+        metavar="B,d,K,k",
+        help="shape to time instead of the default shapes; repeatable",
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each entry is asked (5)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds (5)")
     parser.add_argument("--quick", action="store_true", help="two rounds")
-    parser.add_argument("--no-peers", action="store_true", help="ours alone, without the peers' environment")
+    parser.add_argument(
+        "--no-peers", action="store_true", help="only our entries, without the peers' environment"
+    )
     parser.add_argument(
         "--peers-python", type=Path, default=ROOT / ".venv-interop/bin/python", metavar="PATH"
     )
@@ -116,10 +124,10 @@ def measure_case(shape: Shape, asked: argparse.Namespace, versions: dict[str, st
             )
             worker = stack.enter_context(Worker(python, module, name, shape, asked.threads, asked.clock))
             try:
-                versions[name] = worker.ask("version")  # answers once it has warmed up
+                versions[name] = worker.ask("version")  # answers after its warm-up
                 workers[name] = worker
             except RuntimeError as error:
-                print(f"left out: {error}", file=sys.stderr)
+                print(f"skipped: {error}", file=sys.stderr)
         times = time_parts(workers, asked.rounds)
         floor = median(times.pop("floor")["step"])
         entries = [
@@ -154,7 +162,7 @@ def summarize(name: str, parts: Mapping[str, list[float]], floor: float) -> dict
 
 
 def make_table(found: Mapping[str, Any]) -> Table:
-    """Return one case as a table, fastest entry first."""
+    """Return one case as a table, with the fastest entry first."""
     title = f"{Shape(**found['shape'])}: the bare encoder product takes {found['floor_ms']:.1f} ms"
     made = Table(title=title, title_justify="left")
     made.add_column("entry")
@@ -175,7 +183,7 @@ def make_table(found: Mapping[str, Any]) -> Table:
 
 
 def state_verdicts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how the exact ordered step compares, in words, case by case."""
+    """Describe how the exact ordered step compares, case by case."""
     lines = []
     for found in cases:
         step = {entry["name"]: entry["step_ms"] for entry in found["entries"]}

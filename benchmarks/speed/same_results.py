@@ -1,10 +1,10 @@
-"""Do two runs of an experiment agree? For tables made with different kernels:
+"""Check whether two runs of an experiment agree, for example with different kernels:
 
     OSAE_KERNEL=reference osae reproduce toy --seeds 5 --methods topk,osae --out runs/by-reference
     OSAE_KERNEL=cpu osae reproduce toy --seeds 5 --methods topk,osae --out runs/by-cpu
     python -m benchmarks.speed.same_results runs/by-reference/results.json runs/by-cpu/results.json
 
-Two means agree if their 95 % intervals over seeds overlap. The exit code is 1 if any two do not.
+Two means agree if their 95 % intervals over seeds overlap. The exit code is 1 if any pair does not.
 """
 
 import argparse
@@ -43,10 +43,12 @@ def compare_measures(a: ExperimentResult, b: ExperimentResult) -> Iterator[Compa
 
 
 def read_experiment(path: Path) -> ExperimentResult:
-    """Return the result in a file; raise `ValueError` if it is not one of an experiment."""
+    """Return the result in a file; raise `ValueError` if it is not the result of an experiment."""
     found = results.read(path)
     if not isinstance(found, ExperimentResult):
-        raise ValueError(f"{path} holds no experiment: give the results.json of `osae reproduce`.")
+        raise ValueError(
+            f"{path} is not the result of an experiment: give a results.json of `osae reproduce`."
+        )
     return found
 
 

@@ -1,10 +1,10 @@
-"""Would many small SAEs train faster stacked, as one batched matrix product, than one after the other?
+"""Would many small SAEs train faster stacked, as one batched matrix product, than one after another?
 
     python -m benchmarks.speed.stacked
 
-Times a step of S plain TopK SAEs of the table-1 world, per SAE: one after the other on one thread, as `osae
+Times a step of S plain TopK SAEs of the table-1 world, per SAE: one after another on one thread, as `osae
 reproduce` trains them (one process per core), and stacked in torch's batched products, on one thread and on
-all. Both take the same step: a test compares their weights.
+all threads. Both take the same step: a test compares their weights.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RATE = 1e-3
 
 
 def make_members(seeds: int, x: Tensor, units: int, k: int) -> list[Member]:
-    """Return SAEs that are trained one after the other, on the same batch."""
+    """Return SAEs that are trained one after another on the same batch."""
     made = world_recipe("topk", Task(x.shape[1], units, k, samples=len(x), batch=len(x)))
     made = replace(made, k_warmup=None, lr=LearningRate(RATE))
     return [Member(made, seed, x) for seed in range(seeds)]
@@ -64,7 +64,7 @@ class Stacked:
 
 
 def time_work(work: Callable[[], object], rounds: int) -> float:
-    """Return milliseconds: the median of some rounds, after one to warm up."""
+    """Return milliseconds: the median of several rounds, after a warm-up round."""
     work()
     times = []
     for _ in range(rounds):
@@ -77,7 +77,7 @@ def time_work(work: Callable[[], object], rounds: int) -> float:
 def measure_stacking(
     seeds: int, rounds: int, *, width: int = 80, units: int = 100, k: int = 5
 ) -> dict[str, Any]:
-    """Return milliseconds per SAE and step, each way; per core where only one is used."""
+    """Return milliseconds per SAE and step for each way; per core if only one is used."""
     x = torch.randn(500, width, generator=torch.Generator().manual_seed(0))
     members, threads = make_members(seeds, x, units, k), torch.get_num_threads()
     stacked = Stacked(members)
@@ -87,7 +87,7 @@ def measure_stacking(
     torch.set_num_threads(threads)
     on_all = time_work(lambda: stacked.step(x), rounds) / seeds
     found = {"one_by_one_ms": one_by_one, "stacked_ms": on_one, "stacked_on_all_threads_ms": on_all}
-    # what a machine gets done: one process per core, or one process with all threads
+    # throughput of a machine: one process per core, or one process with all threads
     best = min(on_one / threads, on_all)
     return {"seeds": seeds, **found, "threads": threads, "stacked_speedup": one_by_one / threads / best}
 
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.speed.stacked", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="steps timed (15)")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="number of steps to time (15)")
     add_out(parser)
     asked = parser.parse_args(arguments)
     found = [measure_stacking(seeds, asked.rounds) for seeds in (1, 4, 10, 32)]

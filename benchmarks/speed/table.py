@@ -1,4 +1,4 @@
-"""The ratios that docs/speed.md shows, from the results of a benchmark:
+"""Compute the ratios shown in docs/speed.md from the results of a benchmark:
 
 python -m benchmarks.speed.table evidence/speed/bench.json
 """
@@ -23,7 +23,7 @@ HEAD = (
 
 
 def format_markdown(result: Mapping[str, Any]) -> str:
-    """Return a table with one line per shape; of sparsify's two optimizers the faster."""
+    """Return a table with one row per shape, using the faster of sparsify's two optimizers."""
     lines = [f"| {' | '.join(HEAD)} |", f"| :-- |{' --: |' * (len(HEAD) - 1)}"]
     for case in result["cases"]:
         step = {entry["name"]: entry["step_ms"] for entry in case["entries"]}

@@ -1,7 +1,7 @@
-"""The far side of the pipe: one entry of the benchmark, alone in its process.
+"""The worker's end of the pipe: one entry of the benchmark, in its own process.
 
-A word on stdin says what to do, a line of JSON on stdout what it took. A process for each entry separates its
-memory from the others' and lets the peers have their own environment: this module needs torch alone.
+It reads requests from stdin and writes measurements to stdout, as lines of JSON. With a process for each
+entry, its memory is separate and the peers can have their own environment: this module needs only torch.
 """
 
 import ctypes
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from benchmarks.speed.pipe import Shape
 
-TINY = Shape(B=8, d=16, K=32, k=4)  # loads and compiles all that a step needs, before anything is measured
+TINY = Shape(
+    B=8, d=16, K=32, k=4
+)  # to load and compile everything that a step needs before anything is measured
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -34,11 +36,11 @@ class Entry(Protocol):
         ...
 
     def parameters(self) -> Iterable[Tensor]:
-        """Return what is trained."""
+        """Return the trained parameters."""
         ...
 
     def state(self) -> Iterable[Tensor]:
-        """Return what stays between steps: the parameters and all of the optimizer."""
+        """Return the tensors kept between steps: the parameters and the optimizer's state."""
         ...
 
 
@@ -46,8 +48,8 @@ Entries = Mapping[str, Callable[[Shape, Tensor], Entry]]
 
 
 def serve(entries: Entries, versions: Mapping[str, str]) -> None:
-    """Answer the words on stdin for the entry, shape, number of threads and clock on the command line."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # some libraries print while they are imported
+    """Answer the requests on stdin, for the entry, shape, number of threads and clock on the command line."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # some libraries print when imported
     _, name, shape, threads, clock = sys.argv
     torch.set_num_threads(int(threads))
     bench = Bench(entries[name], Shape(*json.loads(shape)), CLOCKS[clock])
@@ -74,7 +76,7 @@ class Bench:
         self._entry.step()
 
     def answer(self, word: str) -> dict[str, float]:
-        """Return the time of a part of a step, or for "memory" what a step needs."""
+        """Return the time of a part of a step or, for "memory", the memory that a step needs."""
         work = {
             "forward": self._entry.forward,
             "forward_backward": lambda: self._entry.forward().backward(),
@@ -90,7 +92,7 @@ class Bench:
         return 1e3 * (self._clock() - started)
 
     def memory(self) -> dict[str, float]:
-        """Return the peak of two steps above batch, weights, gradients and optimizer; and the gradients."""
+        """Return the peak memory of two steps, less what is kept; and the size of the gradients."""
         gradients = _count_bytes(self._entry.parameters())
         kept = gradients + _count_bytes([*self._entry.state(), self._x])
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -106,7 +108,7 @@ def make_batch(shape: Shape) -> Tensor:
 
 
 def read_resident(which: str) -> int:
-    """Return the bytes of this process in memory, now (VmRSS) or at most (VmHWM), without freed memory."""
+    """Return the resident bytes of this process, current (VmRSS) or peak (VmHWM), without freed memory."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text().splitlines()

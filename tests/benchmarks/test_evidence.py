@@ -39,5 +39,5 @@ def test_every_experiment_that_is_run_exists():
 
 
 def test_an_unknown_experiment_is_refused():
-    with pytest.raises(SystemExit, match="there is no lm: give any of lemma"):
+    with pytest.raises(SystemExit, match="no experiment lm: choose from lemma"):
         evidence.main(["lm"])

@@ -1,17 +1,64 @@
-"""Kept results: claims and tables follow from the numbers beside them."""
+"""Kept results: claims, tables and intervals follow from the numbers beside them."""
 
+import itertools
 import json
 
 import pytest
 
-from benchmarks.documentation.evidence import FOLDERS, judge_again
+from benchmarks.documentation.evidence import FOLDERS, judge_again, list_intervals, list_missing
+from osae import results
+from osae.experiments.claims import judge_result
+from osae.metrics.statistics import crossed_interval, pairs_interval, runs_interval
+
+REMAKE = {"runs": runs_interval, "pairs": pairs_interval, "crossed": crossed_interval}
+RELEASE_0_1_0 = {"values of seeds", "recipes", "commit", "cost"}
+MISSING = {  # all other folders have everything; so must a new one
+    "ablate": RELEASE_0_1_0,
+    "zipf": RELEASE_0_1_0,
+    "lm": RELEASE_0_1_0,
+    "trust": {"values of seeds"},  # each number is one over all runs
+    "trust-lm": {"values of seeds"},
+    "trust-trees": {"values of seeds"},
+}
+every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@every_folder
 def test_kept_claims_and_tables_follow_from_the_kept_numbers(folder):
     for name, text in judge_again(folder).items():
         kept = (folder / name).read_text(encoding="utf-8")
         assert kept == text, "python -m benchmarks.documentation.evidence writes them again"
+
+
+@every_folder
+def test_no_kept_claim_is_left_out(folder):
+    result = results.read(folder / "results.json")
+    assert [claim.claim for claim in result.claims] == [claim.claim for claim in judge_result(result)]
+
+
+@every_folder
+def test_kept_means_and_intervals_follow_from_the_values_of_every_seed(folder):
+    result = results.read(folder / "results.json")
+    seeds = [str(seed) for seed in result.seeds]
+    for where, interval in list_intervals(result):
+        if interval.values is None:
+            assert "values of seeds" in MISSING[folder.name]
+            continue
+        keys = seeds if interval.over == "runs" else ["-".join(p) for p in itertools.combinations(seeds, 2)]
+        assert list(interval.values) == keys, where
+        by_run = {tuple(map(int, key.split("-"))): value for key, value in interval.values.items()}
+        if interval.over == "runs":
+            by_run = {run: value for (run,), value in by_run.items()}
+        again = REMAKE[interval.over](by_run)
+        for name in ("mean", "std", "low", "high"):
+            kept, found = getattr(interval, name), getattr(again, name)
+            assert kept == pytest.approx(found, rel=1e-9, abs=1e-12), (where, name)
+
+
+@every_folder
+def test_kept_results_hold_recipes_commit_cost_and_the_values_of_every_seed(folder):
+    missing = list_missing(results.read(folder / "results.json"))
+    assert missing == MISSING.get(folder.name, set())
 
 
 def test_a_changed_number_changes_the_verdict(tmp_path):

@@ -19,7 +19,7 @@ def test_places_are_found_and_a_wrong_table_is_replaced():
     ("page", "message"),
     [
         ("<!-- from evidence/toy: Absent -->\n<!-- end -->", "no table 'Absent'"),
-        ("<!-- from evidence/toy: Claims -->\n" * 2 + "<!-- end -->", "no `<!-- end -->` of its own"),
+        ("<!-- from evidence/toy: Claims -->\n" * 2 + "<!-- end -->", "no matching `<!-- end -->`"),
         ("<!-- from evidence/toy: results; columns Absent -->\n<!-- end -->", "no column 'Absent'"),
         ("<!-- from evidence/toy: results; rows absent -->\n<!-- end -->", "no row 'absent'"),
         ("<!-- from osae: absent -->\n<!-- end -->", "nothing called 'absent'"),

@@ -1,0 +1,1 @@
+"""Trials on activations of a language model; all are recorded, including those that failed."""

@@ -1,0 +1,119 @@
+"""Write the table and the figure of the trials on language models:
+
+    python -m benchmarks.language.table evidence/language docs/images
+
+reads trials.jsonl from the first folder and writes table.md to it; agreement-cost.png goes to the second.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trials import Record, read_trials
+
+FIGURE = "agreement-cost.png"
+HEAD = (
+    "recipe",
+    "start",
+    "rows of a run",
+    "batch",
+    "rate",
+    "tokens",
+    "CPU s",
+    "EV",
+    "EV of 128",
+    "64 units",
+    "256 units",
+    "all units",
+    "Stab_Z",
+    "chance",
+)
+STARTS = {"FromNoise": "noise", "FromData": "data", "FromModes": "modes"}
+COLOURS = {"noise": "#D55E00", "modes": "#0072B2"}
+MARKS = {"topk": "o", "osae-from-noise": "s"}
+
+
+def tabulate(trials: Sequence[Record]) -> str:
+    """Return a table of all trials for each text, cheapest first."""
+    parts = []
+    for text in dict.fromkeys(trial["text"] for trial in trials):
+        rows = [trial for trial in trials if trial["text"] == text]
+        rows.sort(key=lambda trial: (trial["tokens"], name_start(trial), name_recipe(trial)))
+        lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_line(_cells(trial)) for trial in rows)]
+        parts.append("\n".join([f"## {text}", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def name_recipe(trial: Mapping[str, Any]) -> str:
+    """Return the loss of the trial: recipes for activations differ in little else here."""
+    return "topk" if trial["method"] in ("topk", "topk-resorted") else trial["method"]
+
+
+def name_start(trial: Mapping[str, Any]) -> str:
+    """Return where the trial starts; first versions of a start are recorded as `prototype`."""
+    found = STARTS[trial["recipe"]["start"]["kind"]]
+    return f"{trial['prototype']['start']}, first version" if "prototype" in trial else found
+
+
+def _cells(trial: Mapping[str, Any]) -> list[str]:
+    found = trial["measures"]
+    agreement = [
+        f"{found['stability' + at]:.3f} / {found['orderedness' + at]:.3f}" for at in ("_64", "_256", "")
+    ]
+    return [
+        f"`{name_recipe(trial)}`",
+        name_start(trial),
+        f"{trial['rows']:,}",
+        str(trial["batch"]),
+        f"{trial['recipe']['lr']['peak']:g}",
+        f"{trial['tokens']:,}",
+        f"{trial['cpu_seconds']:.0f}",
+        f"{found['ev']:.3f}",
+        f"{found['ev_128']:.3f}",
+        *agreement,
+        f"{found['stream_stability']:.3f}",
+        f"{found['chance']:.3f}",
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def plot(trials: Sequence[Record], path: Path) -> None:
+    """Draw stability and orderedness of whole dictionaries against the time that training takes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, key in zip(panels, ("stability", "orderedness"), strict=True):
+        for trial in trials:
+            start = name_start(trial).split(",")[0]
+            mark = "^" if trial["batch"] > 1000 else MARKS[name_recipe(trial)]
+            axes.plot(trial["cpu_seconds"], trial["measures"][key], mark, color=COLOURS[start])
+        axes.set_xlabel("CPU seconds of one training run, start included")
+        axes.set_ylabel(f"{key}, all 512 units")
+        axes.spines[["top", "right"]].set_visible(False)
+    labels = {"TopK": "o", "ordered loss": "s", "either, batch 2,048": "^"}
+    shown = [panels[0].plot([], [], mark, color="#666666", label=name)[0] for name, mark in labels.items()]
+    shown += [panels[0].plot([], [], "-", color=c, label=f"from {name}")[0] for name, c in COLOURS.items()]
+    panels[0].legend(handles=shown, fontsize=7, frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the table and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("evidence", type=Path)
+    parser.add_argument("images", type=Path)
+    asked = parser.parse_args(arguments)
+    trials = read_trials(asked.evidence / "trials.jsonl")
+    (asked.evidence / "table.md").write_text(tabulate(trials), encoding="utf-8")
+    plot(trials, asked.images / FIGURE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Time to quality: train with our `train` and the peers' trainers on the same activations and tokens.
+
+    python -m benchmarks.speed.quality --data acts --held-out acts-held-out
+
+Entries are trained one after another, each in its own process on one thread; time is CPU time, without that
+of the measurements. Activations are centred and scaled to a mean square of one per coordinate for all
+entries.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import ROOT
+from benchmarks.speed.pipe import Shape
+from benchmarks.speed.results import add_out, describe_machine, write_results
+from osae.data.shards import Shards
+
+OURS = ("osae-exact", "osae-topk")
+PEERS = ("saelens-topk", "saelens-matryoshka", "sparsify-topk", "dictionary_learning-topk")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train every entry, print its curve, and write all curves."""
+    asked = _parse_arguments(arguments)
+    rows, held = _read(asked.data, asked.rows), _read(asked.held_out, asked.held_rows)
+    mean, scale = rows.mean(0), 1 / float((rows - rows.mean(0)).square().mean().sqrt())
+    rows, held = (rows - mean) * scale, (held - mean) * scale
+    shape = Shape(asked.batch, rows.shape[1], asked.units, asked.k)
+    steps = asked.rows * asked.epochs // asked.batch
+    entries: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "activations.pt"
+        torch.save({"rows": rows, "held": held}, path)
+        for name in asked.only or (*OURS, *PEERS):
+            entries[name] = run(name, shape, steps, path, str(asked.peers_python))
+            print(
+                name, *(f"{ev:.3f}@{seconds:.0f}s" for seconds, _, ev in entries[name]["points"]), flush=True
+            )
+    result = {"shape": shape._asdict(), "steps": steps, "machine": describe_machine(), "entries": entries}
+    write_results(result, asked.out / "quality.json")
+    print(format_markdown(result))
+    return 0
+
+
+def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.quality", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--data", required=True, metavar="DATA", help="activations from `osae harvest`")
+    parser.add_argument("--held-out", required=True, metavar="DATA", help="activations of other documents")
+    for name, default in (("rows", 65536), ("held-rows", 4096), ("epochs", 2), ("batch", 1024)):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N")
+    parser.add_argument("--units", type=int, default=1024, metavar="N")
+    parser.add_argument("--k", type=int, default=32, metavar="N")
+    parser.add_argument("--only", nargs="*", choices=(*OURS, *PEERS), help="train only these entries")
+    parser.add_argument(
+        "--peers-python", type=Path, default=ROOT / ".venv-interop/bin/python", metavar="PATH"
+    )
+    add_out(parser)
+    return parser.parse_args(arguments)
+
+
+def _read(path: str, count: int) -> Tensor:
+    """Return the first rows of activations on disk."""
+    parts, found = [], 0
+    for batch in Shards(path).batches(4096):
+        parts.append(batch.float())
+        found += len(batch)
+        if found >= count:
+            break
+    return torch.cat(parts)[:count]
+
+
+def run(name: str, shape: Shape, steps: int, data: Path, peers_python: str) -> dict[str, Any]:
+    """Return the version and the curve of an entry, trained in its own process."""
+    python, module = (
+        (sys.executable, "benchmarks.speed.quality_ours")
+        if name in OURS
+        else (peers_python, "benchmarks.speed.peers_training")
+    )
+    command = [python, "-m", module, name, json.dumps(shape), str(steps), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{name} stopped:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def format_markdown(result: dict[str, Any]) -> str:
+    """Return a table: the final result of each entry, and how much sooner exact training reaches it."""
+    lines = [
+        "| entry | explained variance | CPU seconds | seconds of `osae-exact` to the same | times as fast |",
+        "| :-- | --: | --: | --: | --: |",
+    ]
+    exact = result["entries"]["osae-exact"]["points"]
+    for name, entry in result["entries"].items():
+        seconds, _, reached = entry["points"][-1]
+        ours = find_time(exact, reached)
+        cells = ["never", ""] if ours is None else [f"{ours:.1f}", f"{seconds / ours:.1f}"]
+        lines.append(f"| `{name}` | {reached:.3f} | {seconds:.1f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def find_time(points: Sequence[Sequence[float]], level: float) -> float | None:
+    """Return when a curve first reaches a level, by linear interpolation; None if it never does."""
+    before = (0.0, 0, 0.0)
+    for point in points:
+        if point[2] >= level:
+            share = 1.0 if point[2] <= before[2] else max(0.0, level - before[2]) / (point[2] - before[2])
+            return before[0] + share * (point[0] - before[0])
+        before = tuple(point)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Time to quality: curves of trainers on the same activations."""
+
+import pytest
+import torch
+
+from benchmarks.speed import quality, quality_ours
+from benchmarks.speed.curves import POINTS, Curve, draw_batches
+from benchmarks.speed.pipe import Shape
+
+
+def test_our_entries_learn_and_their_curves_say_so():
+    generator = torch.Generator().manual_seed(0)
+    atoms = torch.randn(12, 8, generator=generator)
+    code = torch.rand(600, 12, generator=generator) * (torch.rand(600, 12, generator=generator) < 0.2)
+    rows, held = (code @ atoms).split([500, 100])
+    for name in quality.OURS:
+        points = quality_ours.follow(name, Shape(50, 8, 16, 4), rows, held, 120).points
+        assert len(points) == POINTS
+        assert points[-1].samples == 120 * 50
+        assert [p.seconds for p in points] == sorted(p.seconds for p in points)
+        assert points[-1].explained_variance > 0.5
+
+
+def test_a_curve_measures_explained_variance_and_not_its_own_time():
+    held = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    curve = Curve(held, lambda x: x.mean(0).expand_as(x), batch=10, steps=24)
+    for step in range(1, 25):
+        curve.after(step)
+    assert [point.samples for point in curve.points] == [20 * (i + 1) for i in range(POINTS)]
+    assert curve.points[0].explained_variance == pytest.approx(0, abs=1e-5)
+
+
+def test_every_row_is_seen_once_in_an_epoch():
+    batches = draw_batches(torch.zeros(10, 1), batch=5, steps=4)
+    assert [sorted(torch.cat(batches[i : i + 2]).tolist()) for i in (0, 2)] == [list(range(10))] * 2
+
+
+def test_the_time_to_a_level_lies_between_the_points_around_it():
+    points = [(1.0, 10, 0.2), (3.0, 20, 0.6)]
+    assert quality.find_time(points, 0.4) == pytest.approx(2.0)
+    assert quality.find_time(points, 0.1) == pytest.approx(0.5)
+    assert quality.find_time(points, 0.7) is None
+    entries = {"osae-exact": {"points": points}, "peer": {"points": [(8.0, 20, 0.4)]}}
+    assert "| `peer` | 0.400 | 8.0 | 2.0 | 4.0 |" in quality.format_markdown({"entries": entries})
