@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: evidence setup demo demo-lm docs test test-pages test-slow test-faults test-interop golden check bench bench-matching clean
+.PHONY: evidence setup setup-locked audit demo demo-lm docs test test-pages test-slow test-faults test-notebooks test-interop golden check bench bench-matching clean test-cluster
 
 setup: $(STAMP)
 
@@ -12,7 +12,21 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -c "import torch; from osae import kernels; kernels.decode(torch.ones(1, 1), torch.zeros(1, 1, dtype=int), torch.ones(3, 2))"  # compiles
+	$(BIN)/python -c "from osae.metrics.assignment import prepare_matching; prepare_matching(4096, 4096)"  # as well
 	touch $@
+
+# The same, with the digest of every downloaded file checked but for torch and triton, whose builds differ by device.
+setup-locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch triton
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+# Offline: installed files are those that their packages came with, and versions those of requirements.lock.
+audit: setup
+	$(BIN)/python -m benchmarks.reliability.dependencies check
+	$(BIN)/python -m pip check --disable-pip-version-check
 
 demo: setup
 	$(BIN)/osae reproduce toy --quick --out runs/demo
@@ -27,14 +41,22 @@ demo-lm: $(VENV)/.ready-lm
 	$(BIN)/osae reproduce lm --quick --methods topk,osae --starts noise --out runs/demo-lm
 
 test: setup
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --ignore tests/report/test_browser.py
+	$(BIN)/python -m pytest -m 'not slow and not cluster' -n 2 --ignore tests/report/test_browser.py
+
+# A real Ray cluster on this machine, jobs through submitit, and an S3 server (moto's).
+$(VENV)/.ready-cluster: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,slurm,cloud]' 'moto[server]'
+	touch $@
+
+test-cluster: $(VENV)/.ready-cluster
+	$(BIN)/python -m pytest -m cluster -n 0
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
 # Kills, full disks, damaged and hostile files, many thousands of them: docs/reliability.md. At most 40 minutes.
 test-faults: setup
-	$(BIN)/python -m tests.faults --out evidence/faults
+	$(BIN)/python -m tests.faults --workers 2 --out evidence/faults
 	$(BIN)/python -m benchmarks.documentation.pages
 
 # Pages in Chromium, which must be installed; `make test` skips these tests where it is missing.
@@ -45,7 +67,16 @@ $(VENV)/.ready-browser: $(STAMP)
 test-pages: $(VENV)/.ready-browser
 	OSAE_BROWSER=required $(BIN)/python -m pytest tests/report/test_browser.py
 
-# The real SAELens, sparsify, dictionary_learning, overcomplete, SAEBench and Llamascopium, in an environment of their own.
+# The notebooks, executed as a reader would; `python -m benchmarks.documentation.notebooks` also keeps their outputs.
+$(VENV)/.ready-notebooks: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks]'
+	touch $@
+
+test-notebooks: $(VENV)/.ready-notebooks
+	$(BIN)/python -m benchmarks.documentation.notebooks --check
+
+# The real SAELens, sparsify, dictionary_learning, overcomplete, SAEBench, SAEDashboard and Llamascopium, in an environment
+# of their own.
 INTEROP := .venv-interop
 $(INTEROP)/.ready: constraints.txt tests/interop_real/requirements.txt tests/interop_real/requirements-alone.txt
 	$(PYTHON) -m venv $(INTEROP)

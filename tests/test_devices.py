@@ -1,15 +1,17 @@
 """Devices and threads."""
 
+import threading
+
 import pytest
 import torch
 
-from osae.devices import choose_device, single_thread
+from osae.devices import choose_device, map_in_threads, single_thread
 
 
 def test_a_device_that_cannot_be_used_is_refused_in_one_line():
     assert choose_device("cpu") == "cpu"
     assert choose_device("auto") in ("cpu", "cuda", "mps")
-    with pytest.raises(ValueError, match="device='toaster' cannot be used here") as refused:
+    with pytest.raises(ValueError, match="device='toaster' cannot be used on this machine") as refused:
         choose_device("toaster")
     assert "\n" not in str(refused.value)
 
@@ -23,3 +25,16 @@ def test_a_single_thread_is_used_inside_the_block_alone():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_work_in_threads_returns_what_work_in_turn_returns(threads):
+    assert map_in_threads(lambda x: x * x, range(20), threads) == [x * x for x in range(20)]
+    assert map_in_threads(str, [], threads) == []
+    with pytest.raises(ZeroDivisionError, match="by zero"):
+        map_in_threads(lambda x: 1 // x, [1, 0, 2], threads)
+
+
+def test_work_in_threads_is_done_at_the_same_time():
+    both = threading.Barrier(2, timeout=30)
+    assert sorted(map_in_threads(lambda _: both.wait(), range(2), 2)) == [0, 1]

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from osae.files import atomic_write, file_sha256, is_part, read_json, seal
+from osae.files import atomic_write, file_sha256, is_alive, is_part, read_json, seal
 
 
 def write(path, text):
@@ -128,7 +128,7 @@ def test_folders_sockets_and_block_devices_are_refused_before_anything_is_writte
         write(tmp_path, "lost")
     (tmp_path / "disk").touch()
     monkeypatch.setattr(stat, "S_ISBLK", lambda mode: True)  # only root can make one
-    with pytest.raises(ValueError, match="is a block device, which is not written to"):
+    with pytest.raises(ValueError, match="is a block device, which cannot be used as an output file"):
         write(tmp_path / "disk", "lost")
     assert os.listdir(tmp_path) == ["disk"]
 
@@ -171,3 +171,15 @@ def test_an_error_of_the_disk_names_the_file(error, tmp_path):
     with pytest.raises(FileNotFoundError, match="elsewhere"), atomic_write(tmp_path / "a.txt"):
         open(tmp_path / "elsewhere" / "b.txt").close()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system has no /proc")
+def test_a_process_that_only_waits_to_be_reaped_does_not_count_as_alive():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    assert is_alive(child.pid)
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the list
+    assert not is_alive(child.pid)
+    child.wait()
+    assert not is_alive(child.pid)

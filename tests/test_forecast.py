@@ -38,6 +38,9 @@ WORDS = {  # commands that forecast, with the files of `folder`
     "evaluate": ["evaluate", "a", "--data", "x.npy"],
     "order": ["order", "a", "--data", "x.npy", "--out", "out"],
     "stitch": ["stitch", "a", "b", "--data", "x.npy"],
+    "prune": ["prune", "a", "--others", "a", "--data", "x.npy", "--out", "out"],
+    "trust": ["trust", "a", "--data", "x.npy", "--runs", "2", "--device", "cpu", "--out", "out"],
+    "contexts": ["contexts", "c", "--data", "acts", "--model", "none", "--out", "out"],
     "reproduce": ["reproduce", "toy", "--quick", "--methods", "topk", "--seeds", "1", "--out", "out"],
     "harvest": ["harvest", "--model", "model", "--layer", "1", "--text", "text.jsonl", "--tokens", "200"],
 }
@@ -47,11 +50,13 @@ WORDS["harvest"] += ["--context", "16", "--device", "cpu", "--out", "out"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    for seed, name in enumerate("ab"):
-        SAE(SAEConfig(8, 16, TopK(2)), generator=torch.Generator().manual_seed(seed)).save(folder / name)
+    for seed, (name, width) in enumerate({"a": 8, "b": 8, "c": 16}.items()):
+        SAE(SAEConfig(width, 16, TopK(2)), generator=torch.Generator().manual_seed(seed)).save(folder / name)
     memory._write_rows(folder, 100, 8).rename(folder / "x.npy")
     saved_model(folder / "model")
     saved_text(folder / "text.jsonl", documents(60, seed=3))
+    files = {name: str(folder / name) for name in ("model", "text.jsonl")} | {"out": str(folder / "acts")}
+    assert main([files.get(word, word) for word in WORDS["harvest"]]) == 0
     return folder
 
 
@@ -62,7 +67,7 @@ def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(command, f
     assert main(WORDS[command]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("osae: this needs about ")
-    assert "of memory, and 1.05 MB are free: " in error
+    assert "of memory, but only 1.05 MB are free: " in error
     if command != "harvest":  # which keeps the contexts that it has cut, and resumes with them
         assert not (folder / "out").exists()
 
@@ -75,18 +80,25 @@ def test_what_does_not_fit_on_the_disk_is_refused_with_what_would(
     monkeypatch.setattr(forecast, "free_disk", lambda folder: 1000)
     assert main([*WORDS[command][:-1], str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"on the disk of {tmp_path / 'out'}, and 1 kB are free: " in error
+    assert f"on the disk of {tmp_path / 'out'}, but only 1 kB are free: " in error
 
 
-def test_the_needs_are_said_in_one_line_before_the_work(folder, monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["compare", "prune", "trust", "contexts", "harvest"])
+def test_the_needs_are_said_in_one_line_before_the_work(command, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    assert main(WORDS["compare"]) == 0
-    assert "needs about" not in capsys.readouterr().err  # too little to speak of
+
+    def run(out: str) -> str:
+        words = [str(tmp_path / out) if word == "out" else word for word in WORDS[command]]
+        assert main(words) == 0
+        return capsys.readouterr().err
+
+    if command == "compare":
+        assert "needs about" not in run("first")  # too little to speak of
     monkeypatch.setattr(forecasting, "NOTICED", 0)
-    assert main(WORDS["compare"]) == 0
-    first = capsys.readouterr().err.splitlines()[0]
-    assert first.startswith("osae compare: needs about ")
-    assert first.endswith(" of memory")
+    said = [line for line in run("second").splitlines() if "needs about" in line]
+    assert len(said) == 1
+    assert said[0].startswith(f"osae {command}: needs about ")
+    assert " of memory" in said[0]
 
 
 def test_more_of_anything_needs_more():
@@ -127,7 +139,20 @@ def test_amounts_are_written_as_people_say_them(given, text):
     assert str(given) == text
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell peaks")
+def measure_peak(case):
+    """Return the outcome with the largest peak of up to three tries, until it is near the forecast.
+
+    Whether a checkpoint is being written when the rest is at its peak is a matter of timing.
+    """
+    tries = []
+    while len(tries) < 3 and not any(one.ratio <= 1.3 for one in tries):
+        tries.append(memory.measure(case))
+    return max(tries, key=lambda one: one.measured)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the system does not report peak memory"
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -135,5 +160,5 @@ def test_peaks_are_within_30_percent_of_the_forecast(quick):
     with tempfile.TemporaryDirectory() as scratch:
         memory.warm(Path(scratch))
         cases = list(memory.list_cases(Path(scratch), quick=quick))
-        outcomes = [memory.measure(case) for case in (cases[1:4] if quick else cases)]
+        outcomes = [measure_peak(case) for case in (cases[1:4] if quick else cases)]
     assert [one for one in outcomes if not 0.7 <= one.ratio <= 1.3] == []

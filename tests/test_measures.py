@@ -1,11 +1,13 @@
 """Laws of the table of measures: everything shown derives from it."""
 
+import ast
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import ROOT
 from osae import measures
 from osae.measures import (
     MEASURES,
@@ -19,6 +21,7 @@ from osae.measures import (
     measure,
     significant,
 )
+from osae.results import read
 
 
 @pytest.mark.parametrize("key", MEASURES)
@@ -138,3 +141,26 @@ def test_the_legend_explains_each_measure_once_in_its_own_words():
 
 def test_names_of_people_keep_their_capital_in_the_legend():
     assert legend(["orderedness"]).startswith("Ord: Spearman correlation")
+
+
+def test_measures_are_declared_in_the_table_alone():
+    """No module makes a measure, with a title and a format, of its own."""
+    modules = [path for path in (ROOT / "src").rglob("*.py") if path.name != "measures.py"]
+    calls = [
+        f"{path}:{node.lineno}"
+        for path in modules
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Measure"
+    ]
+    assert calls == []
+
+
+STORED = sorted((ROOT / "evidence").glob("*/results.json"))
+
+
+@pytest.mark.parametrize("file", STORED, ids=lambda file: file.parent.name)
+def test_every_column_of_a_stored_result_is_in_the_table(file):
+    result = read(file)
+    columns = {key for table in result.tables() for key in table.columns}
+    assert columns
+    assert {key for key in columns if base_key(key) not in MEASURES} == set()

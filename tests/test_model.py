@@ -1,6 +1,7 @@
 """The SAE: what its parts do, what is saved, and what folding and reordering keep."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -125,9 +126,9 @@ def _change_config(about, **changes):
     [
         (lambda about: [], "schema None"),
         (lambda about: about | {"sha256": "0"}, "not the file that sae.json was written for"),
-        (lambda about: about | {"config": {"kind": "TopK", "k": 2}}, "an SAEConfig is needed"),
+        (lambda about: about | {"config": {"kind": "TopK", "k": 2}}, "an SAEConfig is required"),
         (lambda about: about | {"config": {"kind": ["SAEConfig"]}}, "unknown kind"),
-        (lambda about: _change_config(about, width=WIDTH + 1), "sae.json makes it"),
+        (lambda about: _change_config(about, width=WIDTH + 1), "sae.json requires"),
         (lambda about: _change_config(about, width=True), "SAEConfig.width=True"),
         (lambda about: _change_config(about, sparsifier={"kind": "TopK", "k": 2.0}), "TopK.k=2.0"),
         (lambda about: _change_config(about, encoder_bias=1), "SAEConfig.encoder_bias=1"),
@@ -150,7 +151,7 @@ def test_both_readers_refuse_a_damaged_folder_in_the_same_words(damage, words, t
     [
         ("encoder", None, "no floating-point tensor 'encoder'"),
         ("threshold", torch.zeros(UNITS, dtype=torch.int64), "no floating-point tensor 'threshold'"),
-        ("decoder_bias", torch.zeros(WIDTH + 1), "decoder_bias has the shape"),
+        ("decoder_bias", torch.zeros(WIDTH + 1), "decoder_bias has shape"),
         ("decoder", torch.full((UNITS, WIDTH), torch.inf), "NaN or infinit"),
     ],
 )
@@ -216,7 +217,7 @@ def test_print_shows_the_composition():
 
 @pytest.mark.parametrize("k", [0, 11])
 def test_impossible_k_is_refused(k):
-    with pytest.raises(ValueError, match="ask for 1 to 10"):
+    with pytest.raises(ValueError, match="give 1 to 10"):
         SAEConfig(WIDTH, UNITS, TopK(k))
 
 
@@ -263,3 +264,35 @@ def test_jump_gradients_are_those_of_the_smoothed_step():
     threshold.grad = None
     active(pre, threshold, 0.1).sum().backward()
     torch.testing.assert_close(threshold.grad, torch.tensor([-10.0, -10.0, 0.0]))
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3])
+def test_a_save_over_another_one_that_is_interrupted_leaves_the_old_or_the_new_sae(
+    stop_at, tmp_path, monkeypatch
+):
+    """Whichever of its three files is being written when the process ends."""
+    config = SAEConfig(6, 9, TopK(2))
+    old, new = (SAE(config, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    old.save(tmp_path, provenance={"seed": 0})
+    real, calls = os.replace, []
+
+    def stop(*paths):
+        calls.append(paths)
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        real(*paths)
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        new.save(tmp_path, provenance={"seed": 1})
+    monkeypatch.undo()
+    seed = 0 if stop_at < 3 else 1
+    expected = (old, new)[seed].state_dict()
+    found = load(tmp_path)
+    assert found.metadata["provenance"] == {"seed": seed}
+    for sae in (SAE.load(tmp_path), found.require_sae()):
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in sae.state_dict().items())
+    new.save(tmp_path, provenance={"seed": 1})
+    new.save(tmp_path / "fresh", provenance={"seed": 1})
+    names = ("sae.json", "sae.safetensors")
+    assert all((tmp_path / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes() for name in names)

@@ -1,12 +1,11 @@
 """Ordered sparse autoencoders: train them exactly, and measure how consistent any SAEs are.
 
-    import osae
-    osae.stability(a, b)               # two decoders (K, d): mean cosine under the best matching
-    osae.orderedness(a, b)             # Spearman correlation of the matched places
-    osae.compare(["a", "b"])           # any SAEs, from files or from memory: all of that, and more, by pair
-    osae.evaluate("a", "activations")  # any SAEs on held-out activations: error, prefix curve, cross-entropy
-    osae.order("a", "activations")     # a canonical order for the units of any SAE
-    osae.load("a")                     # an SAE of any known library
+    import osae osae.stability(a, b)               # two decoders (K, d): mean cosine under the best matching
+    osae.orderedness(a, b)             # Spearman correlation of the matched positions osae.compare(["a",
+    "b"])           # the same and more for every pair of SAEs, on disk or in memory osae.evaluate("a",
+    "activations")  # any SAEs on held-out activations: error, prefix curve, cross-entropy osae.order("a",
+    "activations")     # a canonical order for the units of any SAE osae.load("a")                     # an
+    SAE of any known library
 
 Names are imported when first used, so that `import osae` and `osae --help` need no torch.
 """
@@ -54,6 +53,7 @@ _HOMES = {
     "osae.studies.evaluate": ("evaluate",),
     "osae.studies.order": ("order",),
     "osae.studies.prune": ("prune",),
+    "osae.studies.push": ("push",),
     "osae.studies.stitch": ("stitch",),
     "osae.studies.trust": ("trust",),
     "osae.training.simple": ("fit",),
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from osae.studies.evaluate import evaluate
     from osae.studies.order import order
     from osae.studies.prune import prune
+    from osae.studies.push import push
     from osae.studies.stitch import stitch
     from osae.studies.trust import trust
     from osae.training.simple import fit
@@ -111,7 +112,7 @@ def __getattr__(name: str):
 
 @contextmanager
 def _paused_collection() -> Iterator[None]:
-    """Pause the garbage collector: it costs `import torch` 0.25 s of its 2 s, and finds nothing."""
+    """Pause the garbage collector, which takes 0.25 s of the 2 s of `import torch` and finds nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

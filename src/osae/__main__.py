@@ -1,8 +1,6 @@
-"""`python -m osae` is the command `osae`."""
+"""Run the command `osae` as `python -m osae`."""
 
-import sys
-
-from osae.cli import main
+from osae.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -1,4 +1,4 @@
-"""Numbers in memory, as people have them: torch tensors and numpy arrays."""
+"""Arrays in memory: torch tensors and numpy arrays."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ IN_MEMORY = "in memory"  # where a result would name a path
 
 
 def as_tensor(values: Any, name: str = "the argument") -> Tensor:
-    """Return a tensor as it is, and anything that numpy can make numbers of as a tensor.
+    """Return a tensor unchanged, and anything that numpy can convert to numbers as a tensor.
 
-    The memory of a numpy array is shared where torch is able to.
+    The tensor shares the memory of a numpy array if torch supports it.
     """
     if isinstance(values, Tensor):
         return values
@@ -30,7 +30,7 @@ def as_tensor(values: Any, name: str = "the argument") -> Tensor:
 
 
 def as_matrix(values: Any, what: str) -> Tensor:
-    """Return a matrix of finite floating-point numbers on the CPU; raise `ValueError` if it is none."""
+    """Return a matrix of finite floating-point numbers on the CPU; raise `ValueError` for anything else."""
     tensor = as_tensor(values, what).detach().cpu()
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise ValueError(f"{what} of shape {tuple(tensor.shape)}: give a matrix that is not empty.")

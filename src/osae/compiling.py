@@ -1,7 +1,7 @@
-"""Where numba keeps compiled code to find it again: beside the source, or in the home directory.
+"""Where numba caches compiled code: next to the source, or in the home directory.
 
-If neither can be written to, numba refuses to compile at all. Compiled code then goes to a directory for
-temporary files that only its owner can read and write.
+If neither is writable, numba refuses to compile at all. Compiled code then goes to a temporary directory that
+only its owner can read and write.
 """
 
 import os
@@ -13,7 +13,7 @@ VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def choose_cache() -> None:
-    """Set the directory for compiled code if numba would find none."""
+    """Set the directory for compiled code if numba would not find one."""
     if os.environ.get(VARIABLE):
         return
     beside = Path(__file__).parent / "metrics" / "__pycache__"
@@ -24,21 +24,21 @@ def choose_cache() -> None:
 
 
 def _find_user_cache() -> Path:
-    """Return the directory below which numba keeps what it compiles for a user."""
+    """Return the directory in which numba stores compiled code for a user."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def _can_write(folder: Path) -> bool:
-    """Return whether files can be made in the folder, or the folder where it does not exist yet."""
+    """Return whether files can be created in the folder, which may not exist yet."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _make_private() -> Path:
-    """Return a directory of this user, the same each time; a new one if somebody else has taken its name.
+    """Return this user's directory, the same one each time; a new one if another user has taken its name.
 
     Code is loaded from it, so nobody else may write to it.
     """

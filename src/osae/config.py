@@ -1,4 +1,4 @@
-"""Choices as data: frozen dataclasses that turn into JSON and back.
+"""Choices as data: frozen dataclasses that can be converted to JSON and back.
 
 A choice with several variants (a sparsifier, a prefix distribution, a start) is a union of frozen
 dataclasses. `@variant` registers one, so that its JSON form can name it: `{"kind": "TopK", "k": 5}`.
@@ -23,9 +23,9 @@ def variant(cls: _T) -> _T:
 
 
 def later(default: Any) -> Any:
-    """Declare a field that earlier releases do not know: at its default it has no place in the JSON form.
+    """Declare a field that earlier releases do not have; its default value is left out of the JSON form.
 
-    What was stored before there was such a field then still equals what would be stored today.
+    Files stored before the field existed then still equal what would be stored today.
     """
     return dataclasses.field(default=default, metadata={"later": True})
 
@@ -49,7 +49,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """Return the value that `to_json` was given, except that tuples outside of dataclasses become lists."""
+    """Return the value that was passed to `to_json`; tuples outside of dataclasses become lists."""
     if isinstance(data, list):
         return [from_json(item) for item in data]
     if not isinstance(data, dict):
@@ -59,9 +59,9 @@ def from_json(data: Any) -> Any:
     kind = data["kind"]
     if not isinstance(kind, str) or kind not in _VARIANTS:
         known = ", ".join(sorted(_VARIANTS))
-        raise ValueError(f"unknown kind {repr(kind)[:60]}: this release knows {known}.")
+        raise ValueError(f"unknown kind {repr(kind)[:60]}: this release supports {known}.")
     cls = _VARIANTS[kind]
-    upgrade = getattr(cls, "upgrade_json", None)  # from what an earlier release wrote
+    upgrade = getattr(cls, "upgrade_json", None)  # for files written by an earlier release
     data = upgrade(data) if upgrade else data
     fields = {key: from_json(item) for key, item in data.items() if key != "kind"}
     known = {f.name for f in dataclasses.fields(cls)}
@@ -98,7 +98,7 @@ def _with(value: Any, names: list[str], new: Any, path: str) -> Any:
 
 
 def _check_field(cls: type, name: str, value: Any) -> None:
-    """Raise `ValueError` if the value is not of the type that the field declares."""
+    """Raise `ValueError` if the value does not have the declared type of the field."""
     hint = typing.get_type_hints(cls)[name]
     if not _fits(value, hint):
         wanted = getattr(hint, "__name__", str(hint)).replace("osae.", "")
@@ -106,7 +106,7 @@ def _check_field(cls: type, name: str, value: Any) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether the value is of a type that our dataclasses declare: union, tuple, number, dataclass."""
+    """Return whether the value matches a type used in our dataclasses: union, tuple, number, dataclass."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in inside)

@@ -1,4 +1,6 @@
-"""Contexts of an SAE's units on disk: a folder with contexts.json and contexts.safetensors. Needs no torch.
+"""Contexts of an SAE's units on disk: a folder with contexts.json and contexts.safetensors.
+
+Does not need torch.
 
 Shapes: K units, n contexts of each (strongest, then by bin of the activation range, then random), W tokens in
 a window, m tokens in a list.
@@ -32,14 +34,14 @@ PER_UNIT += ("heavy", "heavy_counts", "heavy_mass", "heavy_slack", "position_cou
 
 @dataclass(frozen=True, eq=False)
 class ContextFiles:
-    """The contexts of one SAE: what the folder says about itself, and its arrays by name."""
+    """The contexts of one SAE: the metadata of the folder, and its arrays by name."""
 
     about: Contexts
     arrays: Mapping[str, np.ndarray]
 
 
 def write_contexts(folder: Path, about: Contexts, arrays: Mapping[str, np.ndarray]) -> Contexts:
-    """Write a folder of contexts, contexts.json last; return what it says about itself."""
+    """Write a folder of contexts, contexts.json last; return its metadata."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def write_contexts(folder: Path, about: Contexts, arrays: Mapping[str, np.ndarra
 
 
 def read_about(folder: Path) -> Contexts:
-    """Return what a folder of contexts says about itself."""
+    """Return the metadata of a folder of contexts."""
     found = read(folder / ABOUT)
     if not isinstance(found, Contexts):
         raise ValueError(f"{folder / ABOUT} is of kind {found.KIND!r}: contexts are needed.")
@@ -77,5 +79,5 @@ def read_contexts(folder: Path) -> ContextFiles:
 
 
 def folder_of(sae: Path) -> Path:
-    """Return where the contexts of an SAE are kept: inside of its folder, or beside its weight file."""
+    """Return where the contexts of an SAE are stored: inside its folder, or next to its weight file."""
     return sae / "contexts" if sae.is_dir() else sae.with_name(f"{sae.name}.contexts")

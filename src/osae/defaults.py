@@ -1,6 +1,15 @@
-"""Sizes that hold unless others are given, for the rooms that share them. Needs no torch."""
+"""Default sizes and choices that several packages share. Does not need torch."""
 
-BATCH = 2048  # activations in a training step
+from typing import Literal
+
+BATCH = 512  # activations in a training step; docs/consistency.md has the reason
+LARGE_BATCH = 2048  # of the language-model settings, and of the protocol for hard worlds
 GROUPS = 5  # of Matryoshka's prefixes
 CONTEXT = 128  # tokens in a context
 SKIP = 1  # first positions of a context, which are left out
+PRECISIONS = ("fp32", "tf32", "bf16")  # of products with an encoder, the default first
+
+# of `compare`: what it compares, what it does with dead units, and how it draws chance levels
+On = Literal["decoder", "encoder"]
+Dead = Literal["keep", "drop"]
+Chance = Literal["fitted", "isotropic"]

@@ -1,10 +1,10 @@
-"""Dictionaries: how the decoder and the encoder come from the parameters that are trained.
+"""Dictionaries: how the decoder and the encoder are computed from the trained parameters.
 
 Shapes: d width, K units, n points, m some of the units.
 
-A dictionary is one choice of a recipe, and matters in training only: an SAE always has two plain K x d
-matrices. Every parameter has one row per unit, and a unit's atom and encoder follow from its own rows (and
-from constants) alone. So units can be sorted, frozen and replaced row by row, whatever the rows mean.
+A dictionary is one choice of a recipe, and matters during training only: an SAE always has two plain K x d
+matrices. Every parameter has one row per unit, and a unit's atom and encoder depend only on its own rows (and
+on constants). Units can therefore be sorted, frozen and replaced row by row, whatever the rows mean.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from torch.nn.functional import normalize, one_hot
 from osae.config import variant
 
 BLOCK = 2**18  # numbers of a matrix at a time: a block stays in cache from one operation to the next
-LARGE_BLOCK = 2**26  # on a GPU, where every operation has to be launched: 256 MB in float32
+LARGE_BLOCK = 2**26  # on a GPU, where every operation has launch overhead: 256 MB in float32
 ROUNDS = 200  # of projected gradient descent, to find the points that make up a given atom
 LEAST_WEIGHT = 0.01  # shared among all points at the start: a point of weight zero would get no gradient
 
@@ -36,7 +36,7 @@ class Matrices(NamedTuple):
 
 
 class Dictionary(ABC):
-    """How decoder and encoder come from parameters.
+    """How decoder and encoder are computed from parameters.
 
     A new dictionary is a frozen dataclass, decorated with `@variant`, that defines `build` and `invert`, and
     `atom_parameters` if its atoms do not come from a parameter called "decoder" alone. The rest is optional.
@@ -46,30 +46,36 @@ class Dictionary(ABC):
 
     @abstractmethod
     def build(self, tensors: Tensors) -> Matrices:
-        """Return the two matrices that follow from the parameters and constants, with gradients.
+        """Return the two matrices computed from the parameters and constants, with gradients.
 
-        A matrix that is a parameter itself should be returned as it is: it is then never copied.
+        If a matrix is itself a parameter, return it unchanged, so that it is never copied.
         """
 
     @abstractmethod
     def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
-        """Return the parameters of units whose matrices equal the given ones, or come close to them."""
+        """Return parameters from which `build` computes the given matrices, exactly or approximately."""
 
     def draw_constants(self, rows: Float[Tensor, "N d"], generator: torch.Generator) -> dict[str, Tensor]:
-        """Return what all units share and training leaves as it is; `rows` are centred activations."""
+        """Return the constants that all units share and training does not change.
+
+        `rows` are centred activations.
+        """
         return {}
 
     def project_gradients_(self, parameters: Tensors) -> None:
-        """Remove from the gradients what `constrain_` would undo; called before every optimizer step."""
+        """Remove the part of the gradients that `constrain_` would undo.
+
+        Called before every optimizer step.
+        """
         return
 
     def constrain_(self, parameters: Tensors) -> None:
-        """Put the parameters back where they are allowed to be; called after every optimizer step."""
+        """Project the parameters back onto their constraints; called after every optimizer step."""
         return
 
 
-class _UnitAtoms(Dictionary):
-    """A dictionary whose atoms are parameters themselves, kept at norm one."""
+class UnitAtoms(Dictionary):
+    """A dictionary whose atoms are themselves parameters, kept at unit norm."""
 
     def project_gradients_(self, parameters: Tensors) -> None:
         """Remove the part of the gradient that would only change the norms of the atoms."""
@@ -86,8 +92,8 @@ class _UnitAtoms(Dictionary):
 
 @variant
 @dataclass(frozen=True)
-class FreeAtoms(_UnitAtoms):
-    """Atoms of norm one and encoders are parameters, independent of each other."""
+class FreeAtoms(UnitAtoms):
+    """Unit-norm atoms and encoders are independent parameters."""
 
     def build(self, tensors: Tensors) -> Matrices:
         """Return the parameters themselves."""
@@ -100,7 +106,7 @@ class FreeAtoms(_UnitAtoms):
 
 @variant
 @dataclass(frozen=True)
-class Tied(_UnitAtoms):
+class Tied(UnitAtoms):
     """The encoder is the decoder: e_i = d_i, of norm one."""
 
     def build(self, tensors: Tensors) -> Matrices:
@@ -108,19 +114,19 @@ class Tied(_UnitAtoms):
         return Matrices(tensors["decoder"], tensors["decoder"])
 
     def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
-        """Return the decoder; the encoder has to follow it."""
+        """Return the decoder; the encoder equals it."""
         return {"decoder": wanted.decoder}
 
 
 @variant
 @dataclass(frozen=True)
-class Aligned(_UnitAtoms):
+class Aligned(UnitAtoms):
     """Encoder and decoder are aligned: <e_i, d_i> = 1 for every unit.
 
         e_i = v_i + (1 - <v_i, d_i>) d_i,   |d_i| = 1
 
-    Atoms d_i and vectors v_i are the parameters. The pre-activation of a unit on z times its own atom is then
-    z, up to its bias.
+    Atoms d_i and vectors v_i are the parameters. The pre-activation of a unit for z times its own atom is
+    then z, up to its bias.
     """
 
     def build(self, tensors: Tensors) -> Matrices:
@@ -140,8 +146,8 @@ class Archetypal(Dictionary):
 
         d_i = a_i / |a_i|,   a_i = sum_j w_ij p_j + r_i,   w_i = softmax(logits_i),   |r_i| <= relaxation
 
-    The points p_j are `points` activations (at most half of those at hand) around their mean, drawn by the
-    seed at the start and scaled together to a mean squared norm of one. Encoders are free.
+    The points p_j are `points` centred activations (at most half of those given), drawn with the seed at the
+    start and jointly scaled to a mean squared norm of one. Encoders are free parameters.
     """
 
     points: int = 1024
@@ -160,7 +166,7 @@ class Archetypal(Dictionary):
         return Matrices(normalize(atoms, dim=-1), tensors["encoder"])
 
     def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
-        """Return the combinations nearest to the wanted atoms; encoders turn as their atoms do."""
+        """Return the combinations nearest to the given atoms; encoders are rotated with their atoms."""
         points = constants["points"]
         logits = _convex_weights(points, wanted.decoder).log()
         inside = logits.softmax(-1) @ points
@@ -171,7 +177,7 @@ class Archetypal(Dictionary):
         return parameters | {"encoder": wanted.encoder + turned}
 
     def draw_constants(self, rows: Float[Tensor, "N d"], generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the points; no more than half of the rows, so that seeds differ."""
+        """Return the points, at most half of the rows, so that seeds differ."""
         shuffled = torch.randperm(len(rows), generator=generator)
         points = rows[shuffled[: min(self.points, max(1, len(rows) // 2))]]
         return {"points": points / points.square().sum(-1).mean().sqrt().clamp(min=1e-30)}
@@ -183,10 +189,10 @@ class Archetypal(Dictionary):
 
 
 def _convex_weights(points: Float[Tensor, "n d"], atoms: Float[Tensor, "m d"]) -> Float[Tensor, "m n"]:
-    """Return positive weights that sum to one, with which the points combine to nearly the atoms' directions.
+    """Return convex weights with which the points approximate the directions of the atoms.
 
-    The direction of a combination does not depend on the sum of its weights: they are found by projected
-    gradient descent on |sum_j w_j p_j - a|^2 over w >= 0, and then scaled.
+    The direction of a combination does not depend on the sum of its weights: the weights are found by
+    projected gradient descent on |sum_j w_j p_j - a|^2 over w >= 0, and then normalised.
     """
     largest = torch.linalg.matrix_norm(points.cpu().double(), 2)  # not every device has this type
     rate = 1 / largest.square().clamp(min=1e-30).to(points.dtype).to(points.device)

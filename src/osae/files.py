@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, their digests, and JSON that need not be trusted."""
+"""Atomic writes, file digests, and safe reading of untrusted JSON."""
 
 import glob
 import hashlib
@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-LARGEST_JSON = 2**26  # bytes that are read
-DEEPEST_JSON = 100  # lists and objects inside one another
-CHECKSUM = "osae_checksum"  # the key for the digest of everything else in a JSON file
-_LINKS = 40  # followed in a row before they count as a loop
+LARGEST_JSON = 2**26  # bytes; larger files are not read
+DEEPEST_JSON = 100  # nested lists and objects
+CHECKSUM = "osae_checksum"  # key of the digest of everything else in a JSON file
+_LINKS = 40  # links to follow before they count as a loop
 
 
 @contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
     """Yield a path to write to; the file replaces `path` once the block ends without an error.
 
-    The yielded path is in a folder of its own, which is removed with anything else that a writer leaves
-    there. A symbolic link stays, and the file that it points to is replaced. Pipes, terminals and the like
-    (`/dev/stdout`, `/dev/null`) are not replaced: they receive the content when the block ends.
+    The yielded path is in a temporary folder, which is removed together with anything else that the writer
+    leaves there. Symbolic links are kept, and the file that they point to is replaced. Pipes, terminals and
+    other streams (`/dev/stdout`, `/dev/null`) are not replaced: they receive the content when the block ends.
     """
     target = _follow_links(Path(path))
     if _is_stream(target):
@@ -37,7 +37,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text to a file; an error names the file."""
+    """Append text to a file; errors name the file."""
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
@@ -46,15 +46,15 @@ def append_text(path: Path, text: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raise `ValueError` if the path is a pipe, a device or a folder: reading one may never end."""
+    """Raise `ValueError` if the path is a pipe, a device or a folder, which could block forever."""
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file: give one in its place.")
+        raise ValueError(f"{path} is not a regular file: give the path of one.")
 
 
 def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
-    """Return what a JSON file holds; raise `ValueError` that names it if it is damaged or no such file.
+    """Return the content of a JSON file; raise a `ValueError` that names the file if it cannot be read.
 
-    What `seal` has added is checked and left out.
+    The digest added by `seal` is checked and left out.
     """
     path = Path(path)
     check_regular(path)
@@ -62,34 +62,34 @@ def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
         data = file.read(largest + 1)
     try:
         if len(data) > largest:
-            raise ValueError(f"it has more than {largest} bytes, the most that is read.")
+            raise ValueError(f"it is larger than {largest} bytes, the largest size that is read.")
         held = json.loads(data.decode("utf-8"))
         _check_depth(held)
         return _unseal(held) if isinstance(held, dict) else held
     except UnicodeDecodeError:
-        raise ValueError(f"{path} cannot be read: it is not a JSON file, since it is not text.") from None
+        raise ValueError(f"{path} cannot be read: it is not a JSON file, but binary data.") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(" ".join(f"{path} cannot be read: {error}".split())) from error
 
 
 def seal(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data with its own digest, by which `read_json` tells whether it has changed."""
+    """Return the data with a digest added, from which `read_json` detects changes."""
     return {**data, CHECKSUM: _digest_json(json.loads(json.dumps(data)))}
 
 
 def _unseal(held: dict[str, Any]) -> dict[str, Any]:
-    """Return the data without its digest; raise `ValueError` if it has one that does not match."""
+    """Return the data without its digest; raise `ValueError` if the digest does not match."""
     content = {key: value for key, value in held.items() if key != CHECKSUM}
     if CHECKSUM in held and held[CHECKSUM] != _digest_json(content):
         raise ValueError(
-            f"its content does not match its {CHECKSUM}: it is damaged, or was edited. Restore it, or remove "
-            "that key if you made the change."
+            f"its content does not match its {CHECKSUM}: it is damaged or was edited. Restore it, or remove "
+            "that key if the change is intended."
         )
     return content
 
 
 def _digest_json(data: dict[str, Any]) -> str:
-    """Return the SHA-256 digest of the content, however it is laid out."""
+    """Return the SHA-256 digest of the content, regardless of formatting."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -99,7 +99,7 @@ def _check_depth(held: Any) -> None:
         level = [item for each in level for item in _list_inside(each)]
         if not level:
             return
-    raise ValueError(f"it is nested more than {DEEPEST_JSON} deep.")
+    raise ValueError(f"it is nested more than {DEEPEST_JSON} levels deep.")
 
 
 def _list_inside(held: Any) -> Iterable[Any]:
@@ -107,7 +107,7 @@ def _list_inside(held: Any) -> Iterable[Any]:
 
 
 def is_part(path: Path) -> bool:
-    """Return whether this is an unfinished file, which a writer is at work on or left when it was killed."""
+    """Return whether this is an unfinished file, still being written or left by a killed writer."""
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
@@ -118,7 +118,7 @@ def file_sha256(path: Path | str) -> str:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of `path` have left beside it."""
+    """Remove the unfinished files that killed writers of `path` left next to it."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         pid = left.name.removeprefix(f".{path.name}.").split(".")[0]
         if pid.isdigit() and not is_alive(int(pid)):
@@ -126,14 +126,18 @@ def remove_leftovers(path: Path) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process of this number runs on this host."""
+    """Return whether a process with this id runs on this host; zombies do not count."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # it belongs to another user
         return True
-    return True
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # there is no /proc, or the process has just ended
+        return True
 
 
 @contextmanager
@@ -146,7 +150,7 @@ def _replace(path: Path) -> Iterator[Path]:
         beside.touch()
         mode = beside.stat().st_mode
         yield beside
-        os.chmod(beside, mode)  # some writers replace the file by their own, which only its owner may read
+        os.chmod(beside, mode)  # some writers replace the file with one that only its owner can read
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
         os.rename(beside, whole)
@@ -162,11 +166,11 @@ def _replace(path: Path) -> Iterator[Path]:
 
 
 def _storage_reason(error: Exception, folder: Path) -> str:
-    """Return why the disk refused a file in the folder; empty if the error is of another kind."""
+    """Return why the disk rejected a file in the folder; empty if the error has another cause."""
     if isinstance(error, OSError):
         ours = error.filename is None or Path(os.fsdecode(error.filename)).parent in (folder, folder.parent)
         return (error.strerror or str(error)) if ours else ""
-    # safetensors and torch have errors of their own for a disk that is full
+    # safetensors and torch raise their own errors when the disk is full
     foreign = type(error).__name__ == "SafetensorError" or isinstance(error.__context__, OSError)
     return " ".join(str(error.__context__ or error).split())[:300] if foreign else ""
 
@@ -183,7 +187,7 @@ def _deliver(stream: Path) -> Iterator[Path]:
 
 
 def _open_stream(stream: Path) -> BinaryIO:
-    """Open a stream for writing; one of our own open files is shared, so that its position moves on."""
+    """Open a stream for writing; one of our own open files is shared, so that its position advances."""
     if not _is_own_descriptor(stream):
         return open(os.open(stream, os.O_WRONLY), "wb")
     sys.stdout.flush()  # what was printed before comes first
@@ -194,8 +198,8 @@ def _open_stream(stream: Path) -> BinaryIO:
 def _follow_links(path: Path) -> Path:
     """Return the file that a chain of links points to, whether it exists or not.
 
-    The chain ends at one of our own open files: /dev/stdout is such a link, and may lead on to a file that
-    the shell has opened for us, which must not be replaced.
+    The chain ends at one of our own open files: /dev/stdout is such a link, and may point to a file that the
+    shell has opened for us, which must not be replaced.
     """
     for _ in range(_LINKS):
         if _is_own_descriptor(path) or not path.is_symlink():
@@ -205,12 +209,15 @@ def _follow_links(path: Path) -> Path:
 
 
 def _is_own_descriptor(path: Path) -> bool:
-    """Return whether the path is one of this process's open files by number, such as /dev/fd/3."""
+    """Return whether the path is a file descriptor of this process, such as /dev/fd/3."""
     return path.name.isdigit() and path.parent.resolve() == Path(f"/proc/{os.getpid()}/fd")
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether the path is written to rather than replaced; raise `ValueError` if neither is right."""
+    """Return whether to write to the path rather than replace it.
+
+    Raise `ValueError` if neither is possible.
+    """
     if _is_own_descriptor(path):
         return True
     try:
@@ -221,7 +228,9 @@ def _is_stream(path: Path) -> bool:
         raise ValueError(f"{path} is a folder: give the name of a file.")
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         kind = "block device" if stat.S_ISBLK(mode) else "socket"
-        raise ValueError(f"{path} is a {kind}, which is not written to: give the name of a file.")
+        raise ValueError(
+            f"{path} is a {kind}, which cannot be used as an output file: give the name of a file."
+        )
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 

@@ -1,10 +1,10 @@
-"""What a command will need, from the sizes alone: memory, disk and time. Needs no torch.
+"""Forecasts of the memory, disk and time that a command will need, from the sizes alone. Does not need torch.
 
 Shapes: K units, d width, k active units, B samples in a batch, N rows.
 
-A forecast counts the arrays that exist at the same time, at the moment when most of them do; it leaves out
-what any command takes for itself, which is there already when the forecast is made. Forecasts of memory are
-compared with measured peaks by `python -m benchmarks.reliability.memory`.
+A forecast counts the arrays that exist at the same time, at the peak; it leaves out the baseline of any
+command, which is already in use when the forecast is made. `python -m benchmarks.reliability.memory` compares
+forecasts of memory with measured peaks.
 """
 
 import os
@@ -18,14 +18,17 @@ FIXED = 48 * 2**20  # small arrays, compiled code and what the allocator keeps
 PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
+MODE_CELLS = 2**23  # pairs of a direction and a row that exist at once
 STUDY_ROWS = 1024  # rows that studies encode at once
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
+TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
+ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS = 2**28  # that are stored sample by sample of more units
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The most bytes of memory and of disk that a command needs beside what is taken; seconds if known."""
+    """The peak memory and disk in bytes that a command needs on top of what is in use; seconds if known."""
 
     memory: int
     disk: int = 0
@@ -40,30 +43,31 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Training:
-    """The sizes of a training run: its SAEs, its batches, and its data, of which `block` rows are read."""
+    """The sizes of a training run: SAEs, batches, and data, of which `block` rows are read at a time."""
 
     width: int
     units: int
-    entries: int  # of a sample's code, with all that are considered for it, at the step with most of them
+    entries: int  # of a sample's code, including all candidates, at the step with the most of them
     batch: int
     members: int
     block: int
     blocks: int = 1  # of that size in memory
     dense: bool = False  # whether pre-activations of all units are needed at once
-    start_rows: int = 0  # of which principal directions are found
+    start_rows: int = 0  # of which principal directions or modes are found
+    mode_units: int = 0  # the most modes that are found, if units start from them
     revival_rows: int = 0  # that are searched for directions of spare units
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
     world_units: int = 0  # atoms of the synthetic world, if the data are drawn from one
     snapshots: int = 1
 
     def forecast(self, seconds: float | None = None) -> Forecast:
-        """Return what the run needs on the CPU, if it takes so many seconds: most of these at one time."""
+        """Return what the run needs on the CPU at its peak, given the seconds that it takes."""
         matrix, rows = SINGLE * self.units * self.width, SINGLE * self.block * self.width
         held = self.blocks * rows + INDEX * self.block
         drawn = 2 * SINGLE * self.block * self.world_units + rows
         # the rows around their mean, in double precision, and twice along all directions
         start = 7 * SINGLE * self.start_rows * self.width + 3 * DOUBLE * self.width**2
-        started = rows + max(2 * rows, rows + start) + 4 * self.members * matrix
+        started = rows + max(2 * rows, rows + start + self._of_modes()) + 4 * self.members * matrix
         trained = held + 8 * self.members * matrix  # weights, gradients, and both moments
         stepped = trained + 2 * matrix + self._of_step()
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
@@ -72,8 +76,13 @@ class Training:
         disk = self.members * matrix * (12 + 2 + 2 * self.snapshots)
         return Forecast(FIXED + max(drawn, started, stepped, saved, searched, ordered), disk, seconds)
 
+    def _of_modes(self) -> int:
+        """Return the bytes of finding modes: pairs of units, pairs with rows, and units for all modes."""
+        pairs = 3 * DOUBLE * self.units**2 + 4 * SINGLE * MODE_CELLS
+        return pairs + 10 * SINGLE * self.mode_units * self.width if self.mode_units else 0
+
     def _of_step(self) -> int:
-        """Return the bytes of a step: batches, codes with their indices, and pre-activations."""
+        """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
         batch = 8 * SINGLE * self.batch * self.width
         if self.dense:
             return batch + 5 * SINGLE * self.batch * self.units
@@ -82,14 +91,14 @@ class Training:
 
 
 def _count_overlaps(units: int, k: int, rows: int) -> int:
-    """Return the bytes of the overlaps of units that fire together, from which the gain order is found."""
+    """Return the bytes needed for the overlaps of units that fire together, which the gain order needs."""
     pairs = rows * k**2
     return 16 * min(pairs, units**2) if units <= SUMMED_UNITS else 8 * min(pairs, MOST_OVERLAPS)
 
 
 @dataclass(frozen=True)
 class Dictionary:
-    """The size of an SAE that a study reads, and how many of its units are active in a row, if known."""
+    """The size of an SAE that a study reads, and the number of active units per row, if known."""
 
     units: int
     width: int
@@ -102,9 +111,10 @@ class Dictionary:
 
     def encode(self) -> int:
         """Return the bytes that encoding and decoding a batch of rows takes."""
-        code = self.units if self.k is None else self.k
-        dense = 5 * SINGLE * STUDY_ROWS * self.units if self.k is None else SINGLE * PRODUCT
-        return dense + 8 * SINGLE * STUDY_ROWS * (self.width + code)
+        rows = 8 * SINGLE * STUDY_ROWS * self.width
+        if self.k is None:
+            return rows + 5 * SINGLE * STUDY_ROWS * self.units
+        return rows + 8 * SINGLE * STUDY_ROWS * self.k + SINGLE * PRODUCT
 
 
 def forecast_comparison(saes: Sequence[Dictionary], *, rows: int = 0, chance: bool = True) -> Forecast:
@@ -133,7 +143,7 @@ def forecast_evaluation(saes: Sequence[Dictionary]) -> Forecast:
 
 
 def forecast_ordering(sae: Dictionary, rows: int, *, gain: bool) -> Forecast:
-    """Return what ordering the units by what they do on so many rows takes, and the disk of the result."""
+    """Return what ordering the units on that many rows takes, including the disk space of the result."""
     overlaps = _count_overlaps(sae.units, sae.k or sae.units, rows) if gain else 0
     held = 2 * sae.matrix + 2 * sae.matrix + 2 * sae.matrix  # the SAE, in double precision, and reordered
     return Forecast(FIXED + held + sae.encode() + overlaps, 2 * sae.matrix)
@@ -146,44 +156,75 @@ def forecast_stitching(small: Dictionary, large: Dictionary) -> Forecast:
     )
 
 
-def forecast_harvest(rows: int, width: int, *, block: int, item: int) -> Forecast:
-    """Return what a harvest needs once the model is open; a number takes `item` bytes on disk."""
+def forecast_contexts(saes: Sequence[Dictionary], *, shard: int, kept: int, window: int) -> Forecast:
+    """Return what collecting the contexts of all units takes, without a language model.
+
+    `kept` contexts of each unit have `window` tokens each; shards of at most `shard` rows are read.
+    """
+    units, entries = sum(sae.units for sae in saes), max(shard * (sae.k or sae.units) for sae in saes)
+    table = units * (TOKEN_BYTES + kept * (12 + 2 * window))
+    written = units * kept * (16 + 6 * window)
+    held = 2 * sum(sae.matrix for sae in saes) + max(sae.encode() for sae in saes)
+    return Forecast(FIXED + held + 2 * table + max(written, ENTRY_BYTES * entries), written)
+
+
+def forecast_pruning(sae: Dictionary, others: Sequence[Dictionary], rows: int) -> Forecast:
+    """Return what pruning an SAE takes, without a language model, if its units have to be scored first."""
+    steps = [forecast_ordering(sae, rows, gain=True), forecast_evaluation([sae, sae])]
+    if others:
+        steps.append(forecast_comparison([sae, *others], rows=rows, chance=False))
+    return Forecast(3 * sae.matrix + max(step.memory for step in steps), 2 * sae.matrix)
+
+
+def forecast_trust(twin: Training, sae: Dictionary, rows: int, *, twins: int, seconds: float) -> Forecast:
+    """Return what training and comparing the twins of an SAE takes; the parts of the data are written."""
+    trained = twin.forecast()
+    compared = forecast_comparison([sae] * (twins + 1), rows=rows // (twins + 1))
+    parts = rows * sae.width * SINGLE
+    return Forecast(max(trained.memory, compared.memory), twins * trained.disk + parts, twins * seconds)
+
+
+def forecast_harvest(rows: int, width: int, *, block: int, item: int, model: int = 0) -> Forecast:
+    """Return what a harvest needs once the model is open; a number takes `item` bytes on disk.
+
+    `model` are the bytes that the model takes for the tokens that it is given at once.
+    """
     inside = SINGLE * min(rows, block) * width
-    return Forecast(FIXED + 5 * inside, rows * (item * width + 12))
+    return Forecast(FIXED + model + 5 * inside, rows * (item * width + 12))
 
 
-# --- what there is ----------------------------------------------------------------------------------
+# --- what is available ------------------------------------------------------------------------------
 
 
 def check(forecast: Forecast, remedy: str, folder: Path | None = None) -> None:
-    """Raise `ValueError` if there is not enough memory, or not enough room on the disk of the folder.
+    """Raise `ValueError` if there is not enough memory, or not enough space on the folder's disk.
 
-    What the system does not tell is not checked.
+    Limits that the system does not report are not checked.
     """
     free = free_memory()
     if free is not None and forecast.memory > free:
         raise ValueError(
-            f"this needs about {format_bytes(forecast.memory)} of memory, and {format_bytes(free)} are free: "
-            f"{remedy}"
+            f"this needs about {format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} are "
+            f"free: {remedy}"
         )
     if folder is None or not forecast.disk:
         return
     room = free_disk(folder)
     if forecast.disk > room:
         raise ValueError(
-            f"this needs about {format_bytes(forecast.disk)} on the disk of {folder}, and "
+            f"this needs about {format_bytes(forecast.disk)} on the disk of {folder}, but only "
             f"{format_bytes(room)} are free: {remedy}"
         )
 
 
 def free_memory() -> int | None:
-    """Return the bytes of memory that are free, within the limit of this process's group; None if unknown."""
+    """Return the bytes of free memory, within the limit of this process's control group; None if unknown."""
     known = [amount for amount in (_free_on_host(), _free_in_group()) if amount is not None]
     return min(known, default=None)
 
 
 def free_disk(folder: Path) -> int:
-    """Return the bytes that are free on the disk of a folder, which may be new."""
+    """Return the free bytes on the disk of a folder, which may not exist yet."""
     there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
     return shutil.disk_usage(there).free
 
@@ -203,7 +244,10 @@ def _free_on_host() -> int | None:
 
 
 def _free_in_group() -> int | None:
-    """Return what the control group of a container leaves, without its file cache; None without a limit."""
+    """Return the memory left in the control group of a container, not counting its file cache.
+
+    None without a limit.
+    """
     for group, limit, used, cache in (
         ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -219,7 +263,7 @@ def _free_in_group() -> int | None:
 
 
 def format_bytes(amount: float) -> str:
-    """Return an amount of memory as people say it."""
+    """Return an amount of memory in readable form."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if amount >= size:
             return f"{amount / size:.3g} {unit}"

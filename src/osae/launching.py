@@ -1,4 +1,4 @@
-"""What torchrun, or the like, tells a process that it has started. Nothing here needs torch."""
+"""What torchrun, or a similar launcher, tells the processes that it starts. Nothing here needs torch."""
 
 import os
 
@@ -9,17 +9,17 @@ def is_launched() -> bool:
 
 
 def is_first() -> bool:
-    """Return whether this process is the one that writes files and talks to the user."""
+    """Return whether this process is the one that writes files and prints messages."""
     return not is_launched() or os.environ["RANK"] == "0"
 
 
 def count_restarts() -> int:
-    """Return how often the processes were started again, because one of them had died."""
+    """Return how often the processes were restarted because one of them had died."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def agent_port() -> int | None:
-    """Return where torchrun itself helps the processes to find each other; None if one of them has to."""
+    """Return the port of torchrun's own rendezvous store; None if one of the processes has to provide it."""
     helps = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return int(os.environ["MASTER_PORT"]) if helps else None
 

@@ -1,11 +1,11 @@
-"""One writer per folder: a second process is refused, and told who the first one is.
+"""One writer per folder: a second process gets an error that names the first.
 
 FOLDER/.osae.lock   {"pid": 4711, "host": "node3", "since": "2026-01-31T12:00:00+00:00"}
 
-The system locks the file (`flock`) and releases it when its process ends, however that happens: what a killed
-process left on this host never stands in the way. Where a folder is shared between hosts, the system may not
-know of the other host's lock. Each holder therefore touches the file every `BEAT` seconds, and counts as dead
-on another host after `SILENCE` seconds without that.
+The system locks the file (`flock`) and releases it when its process ends, however that happens, so that a
+killed process on this host never blocks others. If a folder is shared between hosts, the system may not see
+the lock of another host. Each holder therefore touches the file every `BEAT` seconds, and other hosts
+consider it dead after `SILENCE` seconds without an update.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ class LockedError(ValueError):
 def lock(folder: Path) -> Iterator[None]:
     """Hold the folder for writing within the block; raise `LockedError` if another process holds it.
 
-    The folder is made if it is missing, and removed again if it is then left empty.
+    The folder is created if it is missing, and removed again if it is left empty.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ def lock(folder: Path) -> Iterator[None]:
             os.close(held)
     finally:
         for path in made:
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # it is not empty
                 path.rmdir()
 
 
 def clear_lock(folder: Path) -> None:
-    """Remove the lock that a killed process left; one that is held stays."""
+    """Remove a lock left by a killed process; keep one that is held."""
     if (folder / LOCK).exists():
         with suppress(LockedError, OSError), lock(folder):
             pass
@@ -72,7 +72,7 @@ def _acquire(folder: Path) -> int:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
             _claim(file, folder)
-            if _is_at(file, path):  # not removed by the last holder while we waited
+            if _is_at(file, path):  # it was not removed by the last holder while we waited
                 _write_holder(file)
                 return file
         except BaseException:
@@ -82,7 +82,7 @@ def _acquire(folder: Path) -> int:
 
 
 def _claim(file: int, folder: Path) -> None:
-    """Lock the file; raise `LockedError` if the process that it names is at work."""
+    """Lock the file; raise `LockedError` if the process that it names is still running."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         locked = True
@@ -107,7 +107,7 @@ def _refusal(folder: Path, holder: dict[str, Any]) -> LockedError:
 
 
 def _read_holder(file: int) -> dict[str, Any]:
-    """Return what the file says about its holder; empty if it says nothing, or was cut by a full disk."""
+    """Return the holder recorded in the file; empty if there is none, or if a full disk truncated it."""
     try:
         held = json.loads(os.pread(file, 4096, 0))
     except (ValueError, RecursionError):
@@ -119,7 +119,7 @@ def _write_holder(file: int) -> None:
     since = datetime.now(UTC).isoformat("T", "seconds")
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
     os.ftruncate(file, 0)
-    with suppress(OSError):  # on a full disk the lock holds all the same, without a name
+    with suppress(OSError):  # on a full disk, the lock still works, without a name
         os.pwrite(file, json.dumps(holder).encode(), 0)
 
 

@@ -1,8 +1,9 @@
 """Options as data: a command's options are the documented fields of a frozen dataclass.
 
-Type, default, limits and help text of an option stand in its field and nowhere else. Every value is checked
-when the dataclass is made, whether it comes from the command line, from a file or from Python. The parser,
-the help text, the configuration file and shell completion are derived from the fields: see `osae.cli`.
+The type, default, limits and help text of an option are declared in its field and nowhere else. Every value
+is checked when the dataclass is created, whether it comes from the command line, from a file or from Python.
+The parser, the help text, the configuration file and shell completion are derived from the fields: see
+`osae.cli`.
 
     @dataclass(frozen=True, kw_only=True)
     class TrainOptions(Options):
@@ -21,9 +22,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from osae.stores import is_remote
 from osae.suggestions import list_choices
 
-REQUIRED: Any = ...  # the default of an option that must be given
+REQUIRED: Any = ...  # the default of a required option
 LARGEST = 2**63 - 1
 WHOLE = "a whole number, such as 2000 or 2e3"
 NONE = ("auto", "none", "null")
@@ -35,7 +37,7 @@ Entries = Literal["commas", "words", "repeated"]
 
 @dataclass(frozen=True)
 class Option:
-    """What a field declares: help text, limits of the value, and how it is written on the command line."""
+    """What a field declares: help text, limits of the value, and how to write it on the command line."""
 
     help: str
     positional: bool = False
@@ -61,11 +63,11 @@ class Option:
     @property
     def key(self) -> str:
         """The option as it is written in a file."""
-        return self.name.replace("_", "-")
+        return self.name.rstrip("_").replace("_", "-")  # from_, since "from" is a Python keyword
 
     @property
     def label(self) -> str:
-        """What to call the option in a message."""
+        """The name of the option in messages."""
         return (self.metavar.partition("[")[0] or self.name.upper()) if self.positional else self.flag
 
     @property
@@ -92,7 +94,7 @@ class Option:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The values, or entries of a tuple, that may be given; empty if they are not a few names."""
+        """The allowed values, or entries of a tuple; empty unless there is a fixed set of names."""
         kind = typing.get_args(self.kind)[0] if self.is_tuple else self.kind
         return self.choices or (typing.get_args(kind) if typing.get_origin(kind) is Literal else ())
 
@@ -103,7 +105,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as the help text shows it; empty if there is nothing to say."""
+        """The default as shown in the help text; empty if there is nothing to show."""
         if self.shown is not None or self.required:
             return self.shown or ""
         if self.is_switch or self.default is None or self.default in ((), ""):
@@ -129,11 +131,11 @@ def option(
 ) -> Any:
     """Declare an option: its help text, and the limits of its value.
 
-    `least` and `most` are inclusive, `above` is not; a text must match all of `pattern`, and `wanted` says in
-    words what does. Of a tuple they limit every entry. `shown` describes the default in the help text where
-    the default itself would not.
+    `least` and `most` are inclusive, `above` is exclusive; a string must fully match `pattern`, and `wanted`
+    describes the pattern in words. For tuples, the limits apply to every entry. `shown` replaces the default
+    in the help text.
 
-    `entries` says how those of a tuple are written: with commas (`--seeds 0,1`), as several words
+    `entries` says how the entries of a tuple are written: with commas (`--seeds 0,1`), as several words
     (`--text a.txt b.txt`), or by repeating the option (`--set a=1 --set b=2`).
     """
     declared = Option(
@@ -156,7 +158,7 @@ def option(
 
 
 def device_option(use: str) -> Any:
-    """Declare an option for the device on which to do something."""
+    """Declare an option for the device to use."""
     return option(
         f"where to {use}: auto, cpu, cuda, cuda:1, mps",
         default="auto",
@@ -168,7 +170,7 @@ def device_option(use: str) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a command; each value is checked against what its field declares."""
+    """The options of a command; each value is checked against the declaration of its field."""
 
     def __post_init__(self) -> None:
         for declared in list_options(type(self)):
@@ -177,7 +179,7 @@ class Options:
 
 @cache
 def list_options(options: type[Options]) -> tuple[Option, ...]:
-    """Return the options that a dataclass declares, in their order."""
+    """Return the options that a dataclass declares, in order."""
     hints = typing.get_type_hints(options)
     found = []
     for field in dataclasses.fields(options):
@@ -190,7 +192,7 @@ def list_options(options: type[Options]) -> tuple[Option, ...]:
 
 
 def find_given(options: Options, names: Iterable[str]) -> list[Option]:
-    """Return those of the named options whose value is not the default."""
+    """Return the named options whose value differs from the default."""
     named = set(names)
     return [
         declared
@@ -200,18 +202,18 @@ def find_given(options: Options, names: Iterable[str]) -> list[Option]:
 
 
 def refuse(options: Options, names: Iterable[str], why: str) -> None:
-    """Raise `ValueError` if one of the named options was given, since it would be ignored."""
+    """Raise `ValueError` if one of the named options, which would be ignored, was given."""
     for declared in find_given(options, names):
         raise ValueError(f"{declared.flag} {why}")
 
 
 def check_value(declared: Option, value: Any) -> None:
-    """Raise `ValueError` if the value is outside of what the option declares."""
+    """Raise `ValueError` if the value is not one that the option allows."""
     if value is None and (declared.admits_none or declared.default is None):
         return
     entries = value if declared.is_tuple else (value,)
     if not isinstance(entries, tuple) or (not entries and declared.default != ()):
-        raise ValueError(f"{declared.label}: give one value or more.")
+        raise ValueError(f"{declared.label}: give at least one value.")
     for entry in entries:
         if remedy := _misfit(declared, entry):
             raise ValueError(f"{declared.label} {_text(entry)}: {remedy}")
@@ -222,7 +224,7 @@ def _text(value: Any) -> str:
 
 
 def _misfit(declared: Option, value: Any) -> str:
-    """Return what to give instead of this value; empty if it fits."""
+    """Return what to give instead of this value; empty if it is valid."""
     kind = typing.get_args(declared.kind)[0] if declared.is_tuple else declared.kind
     if wrong := _wrong_type(kind, value):
         return f"give {wrong}."
@@ -235,7 +237,7 @@ def _misfit(declared: Option, value: Any) -> str:
 
 
 def _wrong_type(kind: Any, value: Any) -> str:
-    """Return which type is wanted instead of this value's; empty if it has it."""
+    """Return the expected type if the value does not have it, else an empty string."""
     if kind is int:
         fits = isinstance(value, int) and not isinstance(value, bool)
         return "" if fits and abs(value) <= LARGEST else WHOLE
@@ -261,9 +263,9 @@ def _out_of_range(declared: Option, kind: Any, value: float) -> str:
 
 
 def parse_option(declared: Option, words: str | list[str]) -> Any:
-    """Return the value that a word, or a list with the entries of a tuple, stands for.
+    """Return the value of a word, or of a list with the entries of a tuple.
 
-    Raise `ValueError` that names the option, the word and what to give instead.
+    Raise a `ValueError` that names the option, the word and what to give instead.
     """
     if declared.is_tuple and declared.admits_none and isinstance(words, str) and words.lower() in NONE:
         return None
@@ -289,16 +291,18 @@ def _parse_word(declared: Option, hint: Any, word: str) -> Any:
 
 
 def parse_text(hint: Any, text: str) -> Any:
-    """Return the value of a type that a word stands for.
+    """Return the value of a word, parsed as a type.
 
-    Whole numbers may be written as 2e6, tuples with commas: 0,1,2. Where None is allowed, "auto" and "none"
-    stand for it, except for texts and paths. Raise `ValueError` that says what to give.
+    Integers may be written as 2e6, tuples with commas: 0,1,2. If None is allowed, "auto" and "none" mean
+    None, except for strings and paths. Raise a `ValueError` that says what to give.
     """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         rest = [one for one in inside if one is not type(None)]
         if type(None) in inside and rest[0] not in (str, Path) and text.lower() in NONE:
             return None
+        if str in rest and is_remote(text):
+            return text
         return parse_text(rest[0], text)
     if origin is tuple:
         return tuple(parse_text(inside[0], part) for part in _split_commas(text))
@@ -317,7 +321,7 @@ def parse_text(hint: Any, text: str) -> Any:
 
 
 def _whole(text: str) -> int:
-    """Return a whole number, also written like 2e6."""
+    """Return an integer, which may be written like 2e6."""
     try:
         number = int(text)
     except ValueError:

@@ -1,11 +1,11 @@
-"""Passes over rows: what SAEs do on activations, batch by batch.
+"""Passes over rows: run SAEs on activations, batch by batch.
 
 Training, studies and experiments read activations through these functions. Batches are matrices of rows on
-the CPU; an SAE may be on any device. These functions train nothing and change nothing.
+the CPU; an SAE may be on any device. These functions do not train or modify anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, TypeVar
+from typing import TypeVar, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -13,13 +13,12 @@ from torch import Tensor
 
 from osae import metrics
 from osae.model import SAE
+from osae.results.ordering import By
 from osae.sparsify import Code
 
-ROWS = 8192  # encoded at a time, where rows are in memory
+ROWS = 8192  # rows to encode at a time, if they are in memory
 
 Key = TypeVar("Key")
-By = Literal["gain", "energy", "frequency"]
-ORDERS: tuple[By, ...] = ("gain", "energy", "frequency")
 
 
 def encode(sae: SAE, x: Float[Tensor, "B d"], *, k: int | None = None) -> Code:
@@ -32,25 +31,30 @@ def encode(sae: SAE, x: Float[Tensor, "B d"], *, k: int | None = None) -> Code:
 def encode_batches(
     saes: Mapping[Key, SAE], batches: Iterable[Float[Tensor, "B d"]]
 ) -> Iterator[tuple[Float[Tensor, "B d"], dict[Key, Code]]]:
-    """Yield each batch with the code that every SAE gives to it."""
+    """Yield each batch with its code under every SAE."""
     for x in batches:
         yield x, {key: encode(sae, x) for key, sae in saes.items()}
+
+
+def check_order(by: str) -> None:
+    """Raise `ValueError` unless units can be ordered by this criterion."""
+    if by not in get_args(By):
+        raise ValueError(f"by={by!r}: give one of {', '.join(get_args(By))}.")
 
 
 @torch.no_grad()
 def order_units(
     sae: SAE, batches: Iterable[Float[Tensor, "B d"]], *, by: By = "gain", k: int | None = None
 ) -> Int[Tensor, "K"]:
-    """Return the units in the order that the rows determine; ties stay in their current order.
+    """Return the units in the order determined by the rows; ties keep their current order.
 
     "gain": each unit is followed by the one that then lowers the error most; "energy": by how much each unit
-    lowers the error on its own; "frequency": how often it fires. With `k`, units are selected as in training,
-    that many of them.
+    lowers the error on its own; "frequency": how often it fires. With `k`, that many units are selected, as
+    in training.
     """
-    if by not in ORDERS:
-        raise ValueError(f"by={by!r}: give one of {', '.join(ORDERS)}.")
+    check_order(by)
     decoder = sae.decoder.cpu()
-    # coactivity costs time and memory that only the gain needs
+    # coactivity costs time and memory, and only the gain needs it
     activity = metrics.Coactivity(decoder) if by == "gain" else metrics.UnitActivity(decoder)
     for x in batches:
         code, offset = sae.unscale(encode(sae, x, k=k), x)

@@ -45,9 +45,10 @@ def all_prefix_loss_reference(
 
 
 def masses(weights: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
-    """Return S(j), the mass of the prefixes that contain unit j (counted from 0): S(0) is the whole mass.
+    """Return S(j), the mass of the prefixes that contain unit j (counted from 0): S(0) is the total mass.
 
-    They are summed in double precision on the CPU: other devices may lack that type, or sum in any order.
+    The sums are computed in double precision on the CPU: other devices may lack that type, or sum in any
+    order.
     """
     return weights.detach().cpu().double().flip(0).cumsum(0).flip(0)
 
@@ -57,9 +58,9 @@ def residual_weights(
 ) -> Float[Tensor, "B k+1"]:
     """Return S(j_t) - S(j_{t+1}), the weight of residual r_t, for sorted units j_1 <= ... <= j_k.
 
-    Unit K, past the last one, stands for an entry that is not there. A mass is represented by two numbers of
-    at least single precision, so that a small difference of two large masses keeps its digits on any device;
-    the result is rounded to `dtype` last.
+    Unit K, past the last one, marks a missing entry. A mass is represented by two numbers of at least single
+    precision, so that a small difference of two large masses keeps its digits on any device; the result is
+    rounded to `dtype` last.
     """
     part = torch.promote_types(dtype, torch.float32)
     mass = torch.nn.functional.pad(masses(weights), (0, 1))
@@ -69,7 +70,7 @@ def residual_weights(
 
 
 def _steps(mass: Float[Tensor, "K"], units: Int[Tensor, "B k"]) -> Float[Tensor, "B k+1"]:
-    """Return how much lower the mass is at each unit than at the one before it; zero follows the last."""
+    """Return by how much the mass decreases from each unit to the next; it is zero after the last."""
     held = torch.nn.functional.pad(mass[units], (1, 1))
     held[:, 0] = mass[0]
     return held[:, :-1] - held[:, 1:]
@@ -109,7 +110,7 @@ class Zipf:
 @variant
 @dataclass(frozen=True)
 class Piecewise:
-    """The mass of each group spread evenly over its prefix lengths; `ends` are the groups' last units."""
+    """The mass of each group, spread evenly over its prefix lengths; `ends` are the ends of the groups."""
 
     ends: tuple[int, ...]
     masses: tuple[float, ...] | None = None
@@ -127,7 +128,7 @@ class Boundaries:
 @variant
 @dataclass(frozen=True)
 class Explicit:
-    """Explicit weights, one number per prefix length; scaled to sum to one."""
+    """Explicit weights, one per prefix length, normalised to sum to one."""
 
     values: tuple[float, ...]
 
@@ -144,7 +145,7 @@ class Mixed:
 @variant
 @dataclass(frozen=True)
 class RandomBoundaries:
-    """`count` different boundaries drawn at every step, one of them always K: random Matryoshka."""
+    """`count` distinct boundaries drawn at every step, one of which is always K: random Matryoshka."""
 
     base: "Fixed"
     count: int
@@ -165,9 +166,12 @@ PrefixWeights = Fixed | RandomBoundaries | Sampled
 def prefix_weights(
     spec: PrefixWeights, units: int, generator: torch.Generator | None = None
 ) -> Float[Tensor, "units"]:
-    """Return p(1), ..., p(K) in double precision, summing to one; drawn at each call if `spec` is random."""
+    """Return p(1), ..., p(K) in double precision, summing to one.
+
+    Drawn anew at each call if `spec` is random.
+    """
     if units < 1:
-        raise ValueError(f"units={units}: a dictionary has at least 1 unit.")
+        raise ValueError(f"units={units}: give at least 1 unit.")
     lengths = torch.arange(1, units + 1, dtype=torch.float64)
     match spec:
         case Full():

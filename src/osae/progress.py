@@ -1,47 +1,50 @@
-"""Progress of long work, reported the same way everywhere."""
+"""Progress reports for long-running work."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 Progress = Callable[[int, int, str], None]
-"""Called after each step with the number of steps done, their total, and a word for what is being done."""
+"""Called after each step with the number of steps done, their total, and a description of the work."""
 
 Item = TypeVar("Item")
-LONGEST_TEXT = 300  # beside a progress bar
+LONGEST_TEXT = 300  # next to a progress bar
 SECONDS = 5  # between two lines
-BAR_SECONDS = 0.2  # between two texts beside a bar
+BAR_SECONDS = 0.2  # between two updates of the text next to a bar
 
 
 @dataclass
 class Steps:
-    """A counter of steps that reports each one; `total` may grow as more becomes known."""
+    """A thread-safe counter that reports each step; `total` may grow as more work becomes known."""
 
     progress: Progress | None
     total: int = 0
     done: int = 0
+    _turn: Any = field(default_factory=threading.Lock, repr=False)
 
     def __call__(self, text: str) -> None:
         """Count one step and report it."""
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, max(self.total, self.done), text)
+        with self._turn:
+            self.done += 1
+            if self.progress is not None:
+                self.progress(self.done, max(self.total, self.done), text)
 
     def each(self, items: Iterable[Item], text: str) -> Iterator[Item]:
-        """Yield the items, and count a step after each has been used."""
+        """Yield the items, counting one step after each has been used."""
         for item in items:
             yield item
             self(text)
 
 
 class ProgressBar:
-    """A progress bar on a terminal or in a notebook, else a line now and then: called as `Progress` is.
+    """A progress bar in a terminal or notebook, otherwise an occasional line; called like `Progress`.
 
-    If `done` falls or `total` changes, a new stage has started, and its time is measured anew.
+    If `done` decreases or `total` changes, a new stage has started, and timing starts again.
     """
 
     def __init__(self, title: str):
@@ -56,7 +59,10 @@ class ProgressBar:
         return self
 
     def __call__(self, done: int, total: int, text: str | Callable[[], str]) -> None:
-        """Show how far the work is; a text that takes time to make is a function, called when it is shown."""
+        """Show the progress.
+
+        A text that is slow to compute can be a function, called only when it is shown.
+        """
         from osae.report.text import visible
 
         new_stage = done < self.done or total != self.total
@@ -77,7 +83,7 @@ class ProgressBar:
             print(f"{self.title}: {done}/{total} {words}{self._left()}", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
-        """Return the time left, at the pace of this stage; empty if there is no pace yet."""
+        """Return the time left at the pace of this stage; empty if the pace is not known yet."""
         if not self.first < self.done < self.total:
             return ""
         pace = (time.monotonic() - self.started) / (self.done - self.first)

@@ -1,4 +1,4 @@
-"""What to do about units that have stopped firing, as data; `osae.training.revive` carries it out."""
+"""Ways to revive units that have stopped firing, as data; `osae.training.revive` implements them."""
 
 from dataclasses import dataclass
 

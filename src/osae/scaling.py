@@ -1,4 +1,4 @@
-"""How an SAE scales each input on its own before it encodes it, and undoes that on the reconstruction.
+"""Scaling of each input separately before encoding, undone on the reconstruction.
 
 Shapes: d width.
 

@@ -1,7 +1,7 @@
-"""Explicit randomness: a generator for each purpose, derived from a seed and a path of names.
+"""Explicit randomness: one generator per purpose, derived from a seed and a path of names.
 
 The state of a generator is never saved. The order of block 7 under seed 3 is `generator(3, "order", 7)`, in
-an uninterrupted run as in a resumed one.
+uninterrupted and resumed runs alike.
 """
 
 import hashlib
@@ -10,6 +10,6 @@ import torch
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
-    """Return a CPU generator for this seed and purpose alone."""
+    """Return a CPU generator for this seed and purpose."""
     digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

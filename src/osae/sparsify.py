@@ -78,13 +78,18 @@ def starting_threshold(sparsifier: Sparsifier) -> float:
     return sparsifier.threshold if isinstance(sparsifier, JumpReLU) else 0.0
 
 
+def find_k(sparsifier: Sparsifier) -> int | None:
+    """Return the sparsifier's number of active units; None if it has no such setting."""
+    return getattr(sparsifier, "k", None)
+
+
 def dense_code(values: Float[Tensor, "B K"]) -> Code:
     """Return the code that lists all units in order."""
     return Code(values, torch.arange(values.shape[-1], device=values.device).expand(values.shape))
 
 
 def pad_code(values: Float[Tensor, "B K"]) -> Code:
-    """Return the code of values that are zero where a unit is inactive, as narrow as its fullest row."""
+    """Return the code of dense values, in which inactive units are zero, as narrow as its fullest row."""
     fires = values.detach() != 0
     counts = fires.sum(-1)
     width = int(counts.max()) if len(values) else 0

@@ -1,10 +1,10 @@
-"""What was probably meant: the known word nearest to an unknown one. Needs no torch."""
+"""Suggestions: the known word nearest to an unknown one. Does not need torch."""
 
 from collections.abc import Iterable
 
 
 def suggest(word: object, known: Iterable[str]) -> str:
-    """Return a question that names the known word that was probably meant; empty if there is none."""
+    """Return a question suggesting the known word that was probably meant; empty if there is none."""
     import difflib
 
     by_letters = {name.lstrip("-"): name for name in known}
@@ -13,7 +13,7 @@ def suggest(word: object, known: Iterable[str]) -> str:
 
 
 def list_choices(word: object, known: Iterable[str], lead: str = "there are") -> str:
-    """Return what may be given instead of an unknown word: the nearest as a question, then all of them."""
+    """Return the alternatives to an unknown word: the nearest as a question, then all of them."""
     known = tuple(known)
     hint, listed = suggest(word, known), f"{lead} {', '.join(known)}."
     return f"{hint} {listed[0].upper()}{listed[1:]}" if hint else listed

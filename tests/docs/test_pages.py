@@ -110,5 +110,6 @@ def test_workflow_runs_what_ci_runs():
         "make docs",
         "make test",
         "make test-pages",
+        "make test-notebooks",
         "make test-interop",
     ]
