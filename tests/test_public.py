@@ -1,8 +1,10 @@
 """The names that `import osae` offers."""
 
+import ast
 import importlib
 import subprocess
 import sys
+from textwrap import dedent
 
 import osae
 from osae.studies.compare import compare
@@ -14,6 +16,16 @@ def test_every_public_name_is_there():
     wanted = "compare evaluate order stitch convert load fit harvest recipe world_recipe Recipe Task SAE"
     wanted += " SAEConfig Code SparseWorld PCAWorld ForestWorld read_results stability orderedness"
     assert set(wanted.split()) <= set(dir(osae))
+
+
+def test_the_lines_that_help_shows_are_python_and_name_what_there_is():
+    assert osae.__doc__ is not None
+    shown = [line for line in osae.__doc__.splitlines() if line.startswith("    ")]
+    calls = [
+        node.func for node in ast.walk(ast.parse(dedent("\n".join(shown)))) if isinstance(node, ast.Call)
+    ]
+    assert len(calls) == len(shown) - 1  # one line imports osae
+    assert {call.attr for call in calls if isinstance(call, ast.Attribute)} <= set(osae.__all__)
 
 
 def test_modules_do_not_shadow_functions():

@@ -1,11 +1,12 @@
 """Ordered sparse autoencoders: train them exactly, and measure how consistent any SAEs are.
 
-    import osae osae.stability(a, b)               # two decoders (K, d): mean cosine under the best matching
-    osae.orderedness(a, b)             # Spearman correlation of the matched positions osae.compare(["a",
-    "b"])           # the same and more for every pair of SAEs, on disk or in memory osae.evaluate("a",
-    "activations")  # any SAEs on held-out activations: error, prefix curve, cross-entropy osae.order("a",
-    "activations")     # a canonical order for the units of any SAE osae.load("a")                     # an
-    SAE of any known library
+    import osae
+    osae.stability(a, b)               # two decoders (K, d): mean cosine under the best matching
+    osae.orderedness(a, b)             # Spearman correlation of the matched positions
+    osae.compare(["a", "b"])           # the same and more for every pair of SAEs, on disk or in memory
+    osae.evaluate("a", "activations")  # any SAEs on held-out activations: error, prefix curve, cross-entropy
+    osae.order("a", "activations")     # a canonical order for the units of any SAE
+    osae.load("a")                     # an SAE of any known library
 
 Names are imported when first used, so that `import osae` and `osae --help` need no torch.
 """
