@@ -6,6 +6,8 @@ BATCH = 512  # activations in a training step; docs/consistency.md has the reaso
 LARGE_BATCH = 2048  # of the language-model settings, and of the protocol for hard worlds
 GROUPS = 5  # of Matryoshka's prefixes
 CONTEXT = 128  # tokens in a context
+PREDICTIONS = 20_000  # to average the cross-entropy over
+FOUND = 0.5  # a unit that is found in more than this share of other SAEs is reproducible
 SKIP = 1  # first positions of a context, which are left out
 PRECISIONS = ("fp32", "tf32", "bf16")  # of products with an encoder, the default first
 

@@ -46,6 +46,7 @@ class Option:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    below: float | None = None
     pattern: str = ""
     wanted: str = ""
     group: str = ""
@@ -123,6 +124,7 @@ def option(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    below: float | None = None,
     pattern: str = "",
     wanted: str = "",
     group: str = "",
@@ -131,9 +133,9 @@ def option(
 ) -> Any:
     """Declare an option: its help text, and the limits of its value.
 
-    `least` and `most` are inclusive, `above` is exclusive; a string must fully match `pattern`, and `wanted`
-    describes the pattern in words. For tuples, the limits apply to every entry. `shown` replaces the default
-    in the help text.
+    `least` and `most` are inclusive, `above` and `below` are exclusive; a string must fully match `pattern`,
+    and `wanted` describes the pattern in words. For tuples, the limits apply to every entry. `shown` replaces
+    the default in the help text.
 
     `entries` says how the entries of a tuple are written: with commas (`--seeds 0,1`), as several words
     (`--text a.txt b.txt`), or by repeating the option (`--set a=1 --set b=2`).
@@ -146,6 +148,7 @@ def option(
         least=least,
         above=above,
         most=most,
+        below=below,
         pattern=pattern,
         wanted=wanted,
         group=group,
@@ -259,6 +262,8 @@ def _out_of_range(declared: Option, kind: Any, value: float) -> str:
         return f"{name} above {declared.above:g}"
     if declared.most is not None and value > declared.most:
         return f"{name} of at most {declared.most:g}"
+    if declared.below is not None and value >= declared.below:
+        return f"{name} below {declared.below:g}"
     return ""
 
 

@@ -1,10 +1,12 @@
 """Options shared by several commands."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osae.options import REQUIRED, Options, option
+from osae.defaults import PREDICTIONS
+from osae.options import REQUIRED, Options, option, refuse
 
 LANGUAGE = "activations of a language model"
 FILES = "files"
@@ -32,6 +34,27 @@ def prefixes_option(help: str) -> Any:
 def model_option(default: Any = REQUIRED) -> Any:
     """Declare --model, the model to take activations from."""
     return option("causal language model", default=default, metavar=MODEL, group=LANGUAGE)
+
+
+def own_model_option(use: str) -> Any:
+    """Declare --model, the model that produced the activations or another one."""
+    return option(
+        f"language model for {use}; auto: the one that produced the activations",
+        default="auto",
+        metavar=f"auto|none|{MODEL}",
+    )
+
+
+def refuse_without_model(options: Options, names: Sequence[str], use: str) -> None:
+    """Raise `ValueError` if one of these options is given although --model none skips their use."""
+    if getattr(options, "model", None) == "none":
+        why = f"applies to the {use}, which --model none skips: remove one of the two options."
+        refuse(options, names, why)
+
+
+def predictions_option() -> Any:
+    """Declare --tokens, the tokens on which to measure the cross-entropy."""
+    return option("tokens for the cross-entropy, such as 1e5", default=PREDICTIONS, least=1)
 
 
 def tokens_option(default: Any = REQUIRED) -> Any:

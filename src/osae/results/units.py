@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from osae.defaults import FOUND
 from osae.measures import fixed, keys_of, measures_of
 from osae.results.base import Record, Row, Table, Tabulated, known_columns
 from osae.results.codec import doc, flat, optional
@@ -187,7 +188,7 @@ class UnitTable(Tabulated):
         order = sorted(
             range(len(sae.unit)), key=lambda index: (sign * (found[index] or 0.0), -(weight[index] or 0.0))
         )
-        chosen = [index for index in order if ((found[index] or 0.0) > 0.5) == most][:_LISTED]
+        chosen = [index for index in order if ((found[index] or 0.0) > FOUND) == most][:_LISTED]
         columns = tuple(entry.key for entry in measures_of("unit_score") if entry.listing == "main")
         rows = tuple(
             Row(
@@ -210,7 +211,7 @@ class UnitTable(Tabulated):
         shares = [share or 0.0 for share in sae.measures["reproducibility"]]
         if not shares:
             return []
-        often = [share > 0.5 for share in shares]
+        often = [share > FOUND for share in shares]
         text = f"{sae.name}: {sum(often)} of {len(often)} units are found again in {_most(len(sae.counted))}"
         if energy := sae.measures.get("energy"):
             known = [max(value or 0.0, 0.0) for value in energy]

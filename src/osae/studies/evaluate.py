@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from osae import metrics, passes
+from osae.defaults import PREDICTIONS
 from osae.devices import choose_device
 from osae.interop import Loaded, SAELike
 from osae.model import SAE
@@ -38,8 +39,6 @@ from osae.studies.subjects import (
     subject_fields,
 )
 
-TOKENS = 20_000  # predictions to average the cross-entropy over
-
 
 def evaluate(
     subjects: SAELike | Sequence[SAELike],
@@ -48,7 +47,7 @@ def evaluate(
     prefixes: Sequence[int] = (),
     model: str = "auto",
     text: Sequence[str] = (),
-    tokens: int = TOKENS,
+    tokens: int = PREDICTIONS,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:

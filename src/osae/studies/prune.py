@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from osae import passes
+from osae.defaults import FOUND, PREDICTIONS
 from osae.interop import Loaded, SAELike
 from osae.model import SAE
 from osae.progress import Progress, Steps
@@ -21,7 +22,7 @@ from osae.results.subject import SourceInfo
 from osae.results.units import SAEUnits
 from osae.sparsify import BatchTopK, TopK
 from osae.studies.compare import compare
-from osae.studies.evaluate import TOKENS, evaluate
+from osae.studies.evaluate import evaluate
 from osae.studies.subjects import (
     BATCH,
     Data,
@@ -37,7 +38,6 @@ from osae.studies.subjects import (
     subject_fields,
 )
 
-LEAST = 0.5
 Keep = Literal["reproducible"]
 
 
@@ -48,9 +48,9 @@ def prune(
     others: Sequence[SAELike] = (),
     scores: Path | str | Comparison | None = None,
     keep: Keep = "reproducible",
-    least: float = LEAST,
+    least: float = FOUND,
     model: str = "auto",
-    tokens: int = TOKENS,
+    tokens: int = PREDICTIONS,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Pruning:

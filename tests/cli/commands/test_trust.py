@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import jsonschema
 import numpy as np
+import pytest
 
 from osae.cli import main
 from osae.data.worlds import SparseWorld
@@ -47,7 +48,21 @@ def test_trust_trains_twins_and_prune_keeps_what_they_find(tmp_path, monkeypatch
     assert not (tmp_path / "other").exists()
 
 
-def test_a_single_run_of_twins_is_refused(tmp_path, capsys):
-    (tmp_path / "x.npy").touch()
-    assert main(["trust", str(tmp_path), "--data", str(tmp_path / "x.npy"), "--runs", "1", "--out", "o"]) == 2
-    assert "--runs" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trust", "--runs", "1"], "--runs 1: give a whole number of at least 2"),
+        (["trust", "--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
+        (["prune", "--device", "toaster"], "--device toaster: give auto, cpu, mps, cuda or cuda:N"),
+        (["prune", "--least", "1"], "--least 1: give a number below 1"),
+        (["prune", "--model", "none", "--tokens", "9"], "--tokens applies to the cross-entropy"),
+        (["prune", "--scores", "c.json", "--others", "a,b"], "--others has no effect with --scores"),
+        (["contexts", "--model", "none", "--device", "cpu"], "--device applies to the logit lens"),
+        (["compare", "--same", "1"], "--same 1: give a number below 1"),
+    ],
+)
+def test_a_value_out_of_range_or_without_effect_is_refused_before_anything_is_read(words, said, capsys):
+    command, *options = words
+    place = [] if command in ("contexts", "compare") else ["--out", "o"]
+    assert main([command, "missing", "--data", "missing.npy", *place, *options]) == 2
+    assert said in capsys.readouterr().err

@@ -51,6 +51,7 @@ class CompareOptions(ComparisonFiles):
         default=None,
         shown="0.894, where two units share twice as much as they differ in",
         least=0,
+        below=1,
     )
     orientation: Orientation | None = orientation_option()
 

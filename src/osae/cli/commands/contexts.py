@@ -7,7 +7,7 @@ from osae.cli.command import Command
 from osae.cli.forecasting import announce_contexts
 from osae.cli.inputs import HUB, check_present
 from osae.cli.outputs import check_folder
-from osae.cli.shared_options import MODEL, SAE_OR_RUN
+from osae.cli.shared_options import SAE_OR_RUN, own_model_option, refuse_without_model
 from osae.cli.terminal import Progress
 from osae.options import Options, device_option, option
 from osae.stores import Place
@@ -29,12 +29,12 @@ class ContextsOptions(Options):
     random: int = option("number of randomly drawn contexts to keep for each unit", default=4, least=0)
     before: int = option("number of tokens to keep before the one on which a unit fires", default=16, least=0)
     after: int = option("number of tokens to keep after it", default=8, least=0)
-    model: str = option(
-        "language model for the logit lens; auto: the one that produced the activations",
-        default="auto",
-        metavar=f"auto|none|{MODEL}",
-    )
+    model: str = own_model_option("the logit lens")
     device: str = device_option("run the language model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_without_model(self, ("device",), "logit lens")
 
 
 def run(options: ContextsOptions, line: str) -> int:

@@ -9,10 +9,12 @@ from osae.cli.forecasting import announce_evaluation
 from osae.cli.outputs import check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
-    MODEL,
     SAE_OR_RUN,
     ResultFiles,
+    own_model_option,
+    predictions_option,
     prefixes_option,
+    refuse_without_model,
 )
 from osae.cli.terminal import Progress
 from osae.options import device_option, option, refuse
@@ -30,11 +32,7 @@ class EvaluateOptions(ResultFiles):
     prefixes: tuple[int, ...] | None = prefixes_option(
         "additional prefix lengths (1, 2, 4, ... and all units are always included)"
     )
-    model: str = option(
-        "language model for the cross-entropy; auto: the one that produced the activations",
-        default="auto",
-        metavar=f"auto|none|{MODEL}",
-    )
+    model: str = own_model_option("the cross-entropy")
     text: tuple[str, ...] = option(
         "text files or patterns for the cross-entropy",
         default=(),
@@ -42,14 +40,12 @@ class EvaluateOptions(ResultFiles):
         entries="words",
         shown="the text that the activations were taken from",
     )
-    tokens: int = option("tokens for the cross-entropy, such as 1e5", default=20_000, least=1)
+    tokens: int = predictions_option()
     device: str = device_option("run the language model")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model == "none":
-            why = "applies to the cross-entropy, which --model none skips: remove one of the two options."
-            refuse(self, LANGUAGE_ONLY, why)
+        refuse_without_model(self, LANGUAGE_ONLY, "cross-entropy")
 
 
 def _check_language(options: EvaluateOptions) -> None:

@@ -7,9 +7,18 @@ from typing import Literal
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_pruning
 from osae.cli.outputs import add_command, check_new_folder, check_study, write_files
-from osae.cli.shared_options import DATA, SAE, SAE_OR_RUN, ResultFiles
+from osae.cli.shared_options import (
+    DATA,
+    SAE,
+    SAE_OR_RUN,
+    ResultFiles,
+    own_model_option,
+    predictions_option,
+    refuse_without_model,
+)
 from osae.cli.terminal import Progress
-from osae.options import option
+from osae.defaults import FOUND
+from osae.options import device_option, option, refuse
 from osae.stores import Place
 
 
@@ -22,7 +31,10 @@ class PruneOptions(ResultFiles):
     out: Place = option("new folder for the pruned SAE, in osae's format", metavar="DIR")
     keep: Literal["reproducible"] = option("which units to keep", default="reproducible")
     least: float = option(
-        "keep units that are found again in more than this share of the other SAEs", default=0.5, least=0
+        "keep units that are found again in more than this share of the other SAEs",
+        default=FOUND,
+        least=0,
+        below=1,
     )
     others: tuple[str, ...] = option(
         f"SAEs in which to look for the units: {SAE_OR_RUN}",
@@ -36,13 +48,15 @@ class PruneOptions(ResultFiles):
         metavar="FILE",
         shown="run the comparison now",
     )
-    model: str = option(
-        "language model for the cross-entropy: a folder or name; auto: the one that produced the "
-        "activations; or none",
-        default="auto",
-    )
-    tokens: int = option("number of predictions to average the cross-entropy over", default=20_000, least=1)
-    device: str = option("where the language model runs", default="auto")
+    model: str = own_model_option("the cross-entropy")
+    tokens: int = predictions_option()
+    device: str = device_option("run the language model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_without_model(self, ("tokens", "device"), "cross-entropy")
+        if self.scores is not None:
+            refuse(self, ("others",), "has no effect with --scores: remove one of the two options.")
 
 
 def run(options: PruneOptions, line: str) -> int:

@@ -9,7 +9,7 @@ from osae.cli.forecasting import announce_trust
 from osae.cli.outputs import check_folder, check_study, finish_study
 from osae.cli.shared_options import DATA, SAE, ComparisonFiles
 from osae.cli.terminal import Progress, report_stop, say
-from osae.options import option
+from osae.options import device_option, option
 from osae.stores import Place
 
 
@@ -27,7 +27,7 @@ class TrustOptions(ComparisonFiles):
         least=1,
         shown="as in the recipe; one pass over DATA if unknown",
     )
-    device: str = option("where to train: auto, cpu, cuda, cuda:1, ...", default="auto")
+    device: str = device_option("train")
 
 
 def run(options: TrustOptions, line: str) -> int:
