@@ -231,9 +231,12 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
         main(["inspect", "x"])
 
 
-def test_a_reader_that_has_read_enough_is_no_error():
+@pytest.mark.parametrize(
+    "words", ["completion bash", "--help", "train --help", "train osae --out x --print-config"]
+)
+def test_a_reader_that_has_read_enough_is_no_error(words):
     done = subprocess.run(
-        f"{sys.executable} -u -m osae completion bash | true; exit ${{PIPESTATUS[0]}}",
+        f"{sys.executable} -u -m osae {words} | true; exit ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
         capture_output=True,

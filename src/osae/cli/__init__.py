@@ -78,7 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The code is 1 if the output pipe is closed early.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _answer(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _answer(words: list[str]) -> int:
+    """Run the command that the words ask for, or print help, the version or completions."""
     if words[:1] == [completions.ASK]:
         for word, meaning in completions.offer(COMMANDS, words[1:]).items():
             print(f"{word}\t{meaning}")
@@ -130,9 +138,8 @@ def _report_errors(work: Callable[[], int], *, resumable: bool) -> int:
     try:
         with _sigterm_raises():
             return work()
-    except BrokenPipeError:  # the output pipe was closed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:  # the output pipe was closed, see `main`
+        raise
     except (ValueError, OSError) as error:
         if os.environ.get("OSAE_TRACEBACK"):
             raise
