@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isfinite
 from typing import TypeVar
 
 from osae.config import later, variant
@@ -23,6 +24,11 @@ class LearningRate:
     warmup: float = 0.0
     decay: float = 0.0
 
+    def __post_init__(self):
+        if not (isfinite(self.peak) and self.peak >= 0):
+            raise ValueError(f"peak={self.peak}: give a finite learning rate of at least 0.")
+        _check_fractions(warmup=self.warmup, decay=self.decay)
+
 
 @variant
 @dataclass(frozen=True)
@@ -31,6 +37,11 @@ class KWarmup:
 
     share: float
     start: int | None = None
+
+    def __post_init__(self):
+        _check_fractions(share=self.share)
+        if self.start is not None and self.start < 1:
+            raise ValueError(f"start={self.start}: give a positive number of units, or null for all.")
 
 
 @variant
@@ -50,6 +61,9 @@ class Sweep:
     release: float = 1.0
     restart: bool = later(False)
 
+    def __post_init__(self):
+        _check_fractions(burn_in=self.burn_in, until=self.until, part=self.part, release=self.release)
+
 
 @variant
 @dataclass(frozen=True)
@@ -64,6 +78,18 @@ class Resort:
     times: int
     until: float = 1.0
     samples: int = 20_000
+
+    def __post_init__(self):
+        _check_fractions(until=self.until)
+        if self.times < 0 or self.samples < 1:
+            raise ValueError(f"times={self.times}, samples={self.samples}: give numbers of at least 0 and 1.")
+
+
+def _check_fractions(**given: float) -> None:
+    """Raise `ValueError` unless each of these is a fraction of training or of the units."""
+    for name, value in given.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}={value}: give a fraction from 0 to 1.")
 
 
 def learning_rate(spec: LearningRate, steps: int) -> Callable[[int], float]:

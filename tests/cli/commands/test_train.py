@@ -1,7 +1,6 @@
 """`osae train` as a user meets it: what its options stand for, and what is refused before it starts."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from osae import SAE
 from osae.cli import main
 from osae.cli.changes import FIELDS
-from osae.cli.commands.evaluate import EvaluateOptions
 from osae.cli.commands.harvest import HarvestOptions
 from osae.cli.commands.train import COMMAND, TrainOptions, plan
 from osae.cli.language import HOW
@@ -27,7 +25,6 @@ from osae.options import list_options, parse_option
 from osae.recipes import RECIPES, WORLD_RECIPES, Recipe, Task
 from osae.recipes import STARTS as RECIPE_STARTS
 from osae.sparsify import TopK
-from osae.studies.evaluate import TOKENS
 from osae.training import run as runs
 
 DECLARED = {declared.name: declared for declared in list_options(TrainOptions)}
@@ -77,7 +74,6 @@ def test_what_is_kept_apart_from_torch_is_the_same_there():
     assert setting["groups"] == task["groups"]
     assert setting["context"] == Harvest("m", TextFiles(("x",)), 1).context
     assert setting["batch"] == LARGE_BATCH
-    assert EvaluateOptions(saes=("a",), data=Path("x")).tokens == TOKENS
 
 
 def test_sizes_of_the_sae_are_those_of_the_world_unless_given():
@@ -139,7 +135,6 @@ def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
         (["topk", "--set", "revival.speed=3"], "revival has no field 'speed': there are k, coefficient"),
         (["topk", "--set", "sae.size=3"], "no field 'size'"),
         (["topk", "--set", "lr.peak=fast"], "is not JSON"),
-        (["topk", "--set", "lr.peak=NaN"], "--set lr.peak=NaN: give a finite number."),
         (["topk", "--set", "lr.peak=nan"], "--set lr.peak=nan: give a finite number."),
         (["topk", "--set", "lr.peak=1e999"], "give a finite number."),
         (["topk", "--set", "lr.peak=[1e999]"], "1e999 is not finite"),
@@ -180,6 +175,11 @@ def test_a_setting_as_recipe_is_the_papers_method_live(monkeypatch):
             "--skip-positions 5 leaves no tokens in a --context of 1",
         ),
         (["topk", "--context", "1"], "--skip-positions 1 leaves no tokens in a --context of 1"),
+        (["topk", "--set", "lr.peak=-1"], "peak=-1: give a finite learning rate of at least 0."),
+        (["topk", "--set", "lr.decay=2"], "decay=2: give a fraction from 0 to 1."),
+        (["osae-paper", "--set", "sweep.until=1.5"], "until=1.5: give a fraction from 0 to 1."),
+        (["topk", "--world-kind", "forest", "--world-exclusive", "2"], "--world-exclusive 2: give a number"),
+        (["topk", "--world-kind", "forest", "--world-correlation", "1"], "--world-correlation 1: give"),
         (["topk", "--max-norm", "0.5"], "--max-norm 0.5: give at least 1, or 0"),
     ],
     ids=str,

@@ -69,10 +69,10 @@ def world_option(field: str, shown: float | None = None) -> Any:
     return option(help, default=None, least=least, group="world", shown=f"{value:.12g}")
 
 
-def forest_option(field: str) -> Any:
+def forest_option(field: str, *, most: float | None = None, below: float | None = None) -> Any:
     """Declare an option for a field that only a forest has."""
     help, value = FOREST_FIELDS[field]
-    return option(help, default=None, least=0, group="forest", shown=f"{value:g}")
+    return option(help, default=None, least=0, most=most, below=below, group="forest", shown=f"{value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +134,9 @@ class AnyWorldOptions(WorldOptions):
     world_roots: int | None = forest_option("roots")
     world_branching: int | None = forest_option("branching")
     world_depth: int | None = forest_option("depth")
-    world_exclusive: float | None = forest_option("exclusive")
+    world_exclusive: float | None = forest_option("exclusive", most=1)
     world_spread: float | None = forest_option("spread")
-    world_correlation: float | None = forest_option("correlation")
+    world_correlation: float | None = forest_option("correlation", below=1)
     world_topics: int | None = forest_option("topics")
     world_bias: float | None = forest_option("bias")
     world_noise: float | None = forest_option("noise")
