@@ -15,6 +15,7 @@ from osae import metrics, report, results
 from osae.data.shards import Shards
 from osae.interop import load
 from osae.measures import ABOVE, Measure, added, markdown_table
+from osae.report.about import _prefix_curves
 from osae.results.describe import field_tables
 from osae.sparsify import JumpReLU
 from osae.studies import compare as module
@@ -214,6 +215,23 @@ def test_pairs_of_different_recipes_are_not_averaged():
     pair = next(pair for pair in result.pairs if (pair.a, pair.b) == (2, 3))
     assert f"osae: stability {pair.stability:.3f}, orderedness {pair.orderedness:.3f}." in said
     assert result.means.pairs == 15
+
+
+def test_saes_of_unknown_recipes_are_not_taken_to_share_one():
+    known = RELEASED / "run" / "osae-seed0"
+    width = load(known).decoder.shape[1]
+    result = check(compare([known, *(noise(20, width, seed) for seed in range(4))], chance_draws=0))
+    assert [sae.recipe for sae in result.saes] == ["osae", None, None, None, None]
+    said = result.summary()
+    assert said[0].startswith("Pairs of different or unknown recipes (10 pairs): stability 0.")
+    assert said[-1] == "Units of 1 more: see the table by number of SAEs."
+    tables = {table.title: table for table in result.tables()}
+    assert not any(row.summary for row in tables["Pairs"].rows)
+    assert not any("mean" in table.note.lower() for table in tables.values())
+    assert result.units is not None
+    assert [len(sae.counted) for sae in result.units.saes] == [4] * 5
+    lines = _prefix_curves(result, ["stability"])["stability"]
+    assert len(lines) == 10  # one per pair, no mean over all of them
 
 
 def test_several_pairs_of_one_recipe_are_averaged_with_an_interval():

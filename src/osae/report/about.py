@@ -218,12 +218,12 @@ def _panel(pair: PairResult) -> dict[str, Any]:
 
 
 def _prefix_curves(result: Comparison, keys: Iterable[str]) -> Curves:
-    """Return, for each measure, one line per pair or, if there are many pairs, one line of means."""
-    if len(result.pairs) <= PANELS:
+    """Return, for each measure, one line per pair or, if there are many pairs, lines of means."""
+    means = [(group.recipe or "mean of pairs", group) for group in result.shown_means()]
+    if len(result.pairs) <= PANELS or not means:
         return {
             key: {result.pair_name(pair): _curve(pair.prefixes, key) for pair in result.pairs} for key in keys
         }
-    means = [(group.recipe or "mean of pairs", group) for group in result.groups or (result.means,)]
     return {key: {name: _mean_curve(group.prefixes, key) for name, group in means} for key in keys}
 
 

@@ -39,9 +39,7 @@ CSV_COLUMNS = (
     *("stream_stability", "stream_orderedness", "optimal", "gap"),
 )
 _UNIT_SENTENCES = 4  # SAEs whose units get a sentence in the summary
-_PREFIX_TABLES = (
-    3  # pairs of different recipes whose prefixes are shown individually; for more pairs, only means are
-)
+_PREFIX_TABLES = 6  # pairs of different recipes whose prefixes are shown: there are no means of them
 
 
 @dataclass(frozen=True)
@@ -286,14 +284,14 @@ class Comparison(Result):
         rows = [Row(self.pair_name(pair), _values(pair.measures, pair.chance)) for pair in self.pairs]
         rows += [
             Row(_mean_label(means), dict(means.measures), summary=True)
-            for means in self._shown_means()
+            for means in self.shown_means()
             if means.pairs > 1
         ]
         return Table("Pairs", "SAEs", known_columns(_columns("pair"), rows), tuple(rows))
 
     def _prefix_tables(self) -> list[Table]:
         levels = {prefix.length: prefix.chance for pair in self.pairs for prefix in pair.prefixes}
-        shown = self._shown_means()
+        shown = self.shown_means()
         if not shown and len(self.pairs) <= _PREFIX_TABLES:
             return [_prefix_table(f" of {self.pair_name(p)}", p.prefixes, levels, "") for p in self.pairs]
         return [
@@ -303,24 +301,32 @@ class Comparison(Result):
                 levels,
                 f"Means over {means.pairs} pairs." if means.pairs > 1 else "",
             )
-            for means in shown or (self.means,)
+            for means in shown
         ]
 
-    def _shown_means(self) -> tuple[Summary, ...]:
+    def shown_means(self) -> tuple[Summary, ...]:
         """Return the meaningful means: pairs of different recipes are not averaged."""
-        mixed = len({sae.recipe for sae in self.saes}) > 1
-        return self.groups if mixed else (self.means,)
+        return self.groups if self._mixed else (self.means,)
+
+    @property
+    def _mixed(self) -> bool:
+        return len({sae.recipe for sae in self.saes}) > 1
 
     def summary(self) -> list[str]:
-        said = [_sentence(means) for means in self._shown_means()]
-        between = [pair for pair in self.pairs if self._recipes(pair) > 1]
-        if between:
-            said.append(_range_sentence(between))
-        said += self._chance_sentence()
-        return said + (self.units.summary()[:_UNIT_SENTENCES] if self.units else [])
+        said = [_sentence(means) for means in self.shown_means()]
+        if between := [pair for pair in self.pairs if self._is_between(pair)]:
+            unknown = any(sae.recipe is None for sae in self.saes)
+            of = "Pairs of different or unknown recipes" if unknown else "Across recipes"
+            said.append(_range_sentence(of, between))
+        of_units = self.units.summary() if self.units else []
+        if left := len(of_units[_UNIT_SENTENCES:]):
+            of_units[_UNIT_SENTENCES:] = [f"Units of {left} more: see the table by number of SAEs."]
+        return said + self._chance_sentence() + of_units
 
-    def _recipes(self, pair: PairResult) -> int:
-        return len({self.saes[pair.a].recipe, self.saes[pair.b].recipe})
+    def _is_between(self, pair: PairResult) -> bool:
+        """Whether the SAEs of a pair are not known to share a recipe, while others do."""
+        a, b = self.saes[pair.a].recipe, self.saes[pair.b].recipe
+        return self._mixed and (a is None or a != b)
 
     def _chance_sentence(self) -> list[str]:
         levels = [pair.chance for pair in self.pairs if pair.chance]
@@ -437,14 +443,14 @@ def _sentence(means: Summary) -> str:
     return text if of else text[:1].upper() + text[1:]
 
 
-def _range_sentence(pairs: Sequence[PairResult]) -> str:
-    """Return the ranges of stability and orderedness over pairs of SAEs with different recipes."""
+def _range_sentence(of: str, pairs: Sequence[PairResult]) -> str:
+    """Return the ranges of stability and orderedness over pairs that are not averaged."""
     ranges = []
     for key in AGREEMENT:
         values = [value for pair in pairs if (value := pair.measures.get(key)) is not None]
         ranges.append(f"{key} {_range(values)}")
     many = f" ({len(pairs)} pairs)" if len(pairs) > 1 else ""
-    return f"Across recipes{many}: {', '.join(ranges)}."
+    return f"{of}{many}: {', '.join(ranges)}."
 
 
 def _sae_remarks(name: str, sae: ComparedSAE, dead: str) -> list[str]:

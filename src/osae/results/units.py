@@ -212,13 +212,15 @@ class UnitTable(Tabulated):
         if not shares:
             return []
         often = [share > FOUND for share in shares]
-        text = f"{sae.name}: {sum(often)} of {len(often)} units are found again in {_most(len(sae.counted))}"
+        verb = "is" if sum(often) == 1 else "are"
+        text = f"{sae.name}: {sum(often)} of {len(often)} units {verb} found again in "
+        text += _most(len(sae.counted))
         if energy := sae.measures.get("energy"):
             known = [max(value or 0.0, 0.0) for value in energy]
             kept = sum(value for value, again in zip(known, often, strict=True) if again)
             text += f", with {fixed(100 * kept / max(sum(known), 1e-300), 0)} % of the energy"
         never = sum(not sae.found_in(index) for index in range(len(shares)))
-        said = [f"{text}; {never} are found in no other SAE."]
+        said = [f"{text}; {never} {'is' if never == 1 else 'are'} found in no other SAE."]
         if chance := sae.measures.get("reproducibility_chance"):
             level = fixed(sum(value or 0.0 for value in chance) / len(chance), 3)
             said.append(f"By chance, {level} of the other SAEs would have such a unit.")

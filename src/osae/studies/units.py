@@ -207,9 +207,13 @@ def _matched_partners(pairs: Sequence[PairResult]) -> dict[tuple[int, int], dict
 
 
 def _choose_counted(sides: Sequence[UnitSide], place: int) -> list[int]:
-    """Return the SAEs that count for reproducibility: those of the same recipe, or else all others."""
+    """Return the SAEs that count for reproducibility: those of the same recipe, or else all others.
+
+    SAEs of unknown recipes are not taken to share one.
+    """
     others = [other for other in range(len(sides)) if other != place]
-    return [other for other in others if sides[other].recipe == sides[place].recipe] or others
+    recipe = sides[place].recipe
+    return [other for other in others if recipe is not None and sides[other].recipe == recipe] or others
 
 
 def _expect(
