@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from osae.data.worlds import SparseWorld
 from osae.measures import Measure, added
 from osae.report import render_page, show
 from osae.report.about import describe
 from osae.results import Comparison, Evaluation, Interval, Ordering, read
 from osae.results.codec import from_json
 from osae.results.subject import SourceInfo
+from osae.studies.compare import compare
 from tests.report.test_page import seen
+from tests.studies.saes import make_sae
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "release-0.1.0"
 AWKWARD = r"$\frac$ <b>\alpha & _x"
@@ -158,6 +161,18 @@ def test_what_stitched_units_remove_is_drawn_against_how_often_they_fire():
     assert plot.panels[0].dots.x == tuple(result.frequency[unit] for unit in fired)
     removed = [-100 * result.change[unit] / result.error for unit in fired]
     assert plot.panels[0].dots.y == pytest.approx(removed)
+
+
+def test_frequency_is_drawn_against_the_graded_form_of_reproducibility():
+    world = SparseWorld(width=8, units=12, active=2, samples=300)
+    x, atoms = world.draw("train").x, world.dictionary()
+    result = compare([make_sae(atoms), make_sae(atoms.flip(0))], data=x, chance_draws=0)
+    plot = describe(result, Path()).figures[-1]
+    assert plot.title == "Frequency against reproducibility"
+    assert result.units is not None
+    support, frequency = (result.units.saes[0].measures[key] for key in ("support", "frequency"))
+    drawn = [value for value, often in zip(support, frequency, strict=True) if often]
+    assert plot.panels[0].dots.y == pytest.approx(drawn)
 
 
 def test_pairs_without_their_matching_have_no_scatter(two):

@@ -183,11 +183,11 @@ def _unit_plots(result: Comparison) -> list[Plot]:
     """Return how often units fire against how well they are found again, if both are known."""
     panels = {}
     for sae in result.units.saes if result.units else ():
-        frequency, cosine = (sae.measures.get(key) for key in ("frequency", "nearest_cosine"))
-        if frequency and cosine:
+        frequency, support = (sae.measures.get(key) for key in ("frequency", "support"))
+        if frequency and support:
             known = [
                 (x, y)
-                for x, y in zip(frequency, cosine, strict=True)
+                for x, y in zip(frequency, support, strict=True)
                 if x is not None and x > 0 and y is not None
             ]
             panels[sae.name] = tuple(zip(*known, strict=True)) if known else ((), ())
@@ -197,9 +197,10 @@ def _unit_plots(result: Comparison) -> list[Plot]:
         plot_dots(
             panels,
             title="Frequency against reproducibility",
-            caption="Each unit, by how often it fires and its cosine with the nearest unit elsewhere.",
+            caption="Each unit, by how often it fires and how clearly the other SAEs have it: support is "
+            "reproducibility in degrees, 1 for the same unit in all of them.",
             x_label="share of samples in which the unit fires",
-            y_label="cosine with the nearest unit",
+            y_label="support",
             log_x=True,
         )
     ]
