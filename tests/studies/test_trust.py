@@ -155,6 +155,19 @@ def test_pruning_takes_scores_of_a_comparison_and_refuses_what_it_cannot_do(tmp_
         prune(make_sae(noise(20, 24, 9)), x, scores=scores, model="none")
 
 
+def test_an_sae_that_lost_most_units_is_not_said_to_come_from_other_activations():
+    truth, x = WORLD.dictionary(), WORLD.draw("validation", 500).x
+    others = [make_sae(torch.cat([truth[:1], 0.1 * noise(19, 24, seed)])) for seed in (1, 2)]
+    mine = make_sae(truth)
+    with torch.no_grad():
+        mine.encoder[0] *= 50  # so that it reconstructs worse than the mean does
+    result = prune(mine, x, others=others, model="none")
+    assert result.kept == (0,)
+    assert (result.after.measures["explained_variance"] or 0) < 0
+    assert result.summary()[0].startswith("1 of 20 units is found again in more than half of 2 other SAEs: ")
+    assert not [note for note in result.remarks() if "pruned SAE" in note]
+
+
 def test_siblings_in_a_run_are_those_of_the_same_recipe(tmp_path):
     x = WORLD.draw("train").x
     (tmp_path / "run.json").write_text("{}")

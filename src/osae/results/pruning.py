@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from osae.defaults import FOUND
 from osae.measures import keys_of, measure
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, known_columns, labels
 from osae.results.codec import aside, doc, flat, optional, to_json
@@ -66,8 +67,15 @@ class Pruning(Result):
             for key in _LOST
             if before.get(key) is not None and after.get(key) is not None
         ]
-        kept = f"{len(self.kept)} of {self.before.units} units are found again in more than {self.least:g} of"
-        return [f"{kept} {self.others} other SAEs: {', '.join(lost)}."]
+        verb = "is" if len(self.kept) == 1 else "are"
+        kept = f"{len(self.kept)} of {self.before.units} units {verb} found again in {self._where()}"
+        return [f"{kept}: {', '.join(lost)}."]
+
+    def _where(self) -> str:
+        if self.others == 1:
+            return "the other SAE"
+        share = "half" if self.least == FOUND else f"{100 * self.least:g} %"
+        return f"more than {share} of {self.others} other SAEs"
 
     def remarks(self) -> list[str]:
         return [*self.notes, *note_lines(labels([self.source.path]), (self.source,))]

@@ -39,6 +39,7 @@ from osae.studies.subjects import (
 )
 
 Keep = Literal["reproducible"]
+_PRUNED = "the pruned SAE"  # what evaluating it remarks has one cause: units are missing
 
 
 def prune(
@@ -78,7 +79,8 @@ def prune(
     found = _find_scores(source, rows, others, scores, progress)
     kept = _choose(found, least)
     order, pruned = _order(_select(sae, kept), rows, progress)
-    lost = evaluate([source, pruned], rows, model=model, tokens=tokens, device=device, progress=progress)
+    after = replace(open_subject(pruned), path=_PRUNED)
+    lost = evaluate([source, after], rows, model=model, tokens=tokens, device=device, progress=progress)
     return Pruning(
         provenance=describe_run(),
         activations=describe_rows(rows),
@@ -89,7 +91,7 @@ def prune(
         kept=tuple(kept[order].tolist()),
         before=_remaining(lost.saes[0]),
         after=_remaining(lost.saes[1]),
-        notes=_notes(sae, pruned) + lost.notes,
+        notes=_notes(sae, pruned) + tuple(note for note in lost.notes if not note.startswith(_PRUNED)),
         sae=pruned,
     )
 
