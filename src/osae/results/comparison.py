@@ -320,7 +320,8 @@ class Comparison(Result):
             said.append(_range_sentence(of, between))
         of_units = self.units.summary() if self.units else []
         if left := len(of_units[_UNIT_SENTENCES:]):
-            of_units[_UNIT_SENTENCES:] = [f"Units of {left} more: see the table by number of SAEs."]
+            rest = "SAE" if left == 1 else f"{left} SAEs"
+            of_units[_UNIT_SENTENCES:] = [f"The table by number of SAEs covers the other {rest}, too."]
         return said + self._chance_sentence() + of_units
 
     def _is_between(self, pair: PairResult) -> bool:
