@@ -41,7 +41,12 @@ def test_memory_is_shared_where_it_can_be_and_read_only_memory_is_copied():
     assert as_tensor(same) is same
 
 
-@pytest.mark.parametrize("given", ["abc", None, torch.nn.Linear(1, 1), np.ones(2, dtype=complex)])
+@pytest.mark.parametrize("given", [None, torch.nn.Linear(1, 1), np.ones(2, dtype=complex)])
 def test_what_holds_no_real_numbers_is_refused(given):
     with pytest.raises(ValueError, match=r"b is .*: give a torch tensor or a numpy array"):
         as_tensor(given, "b")
+
+
+def test_a_path_is_told_from_an_array():
+    with pytest.raises(ValueError, match=r"b is a path, runs/mine: give what `osae\.load` returns"):
+        as_tensor("runs/mine", "b")

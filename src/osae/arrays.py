@@ -2,13 +2,26 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from os import PathLike
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 Array = Tensor | np.ndarray
+
+
+@runtime_checkable
+class HasDecoder(Protocol):
+    """An `SAE` or a loaded file: its decoder stands for it where atoms are compared."""
+
+    @property
+    def decoder(self) -> Tensor:
+        """Return the atoms, one per row."""
+        ...
+
+
 IN_MEMORY = "in memory"  # where a result would name a path
 
 
@@ -19,6 +32,10 @@ def as_tensor(values: Any, name: str = "the argument") -> Tensor:
     """
     if isinstance(values, Tensor):
         return values
+    if isinstance(values, str | PathLike):
+        raise ValueError(
+            f"{name} is a path, {values}: give what `osae.load` returns, or paths to `osae.compare`."
+        )
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         kind = f"of type {type(values).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"
@@ -27,6 +44,11 @@ def as_tensor(values: Any, name: str = "the argument") -> Tensor:
     native = np.dtype(np.float64) if wide else array.dtype.newbyteorder("=")
     shareable = array.flags.writeable and array.dtype == native and min(array.strides, default=0) >= 0
     return torch.from_numpy(array if shareable else np.array(array, dtype=native))
+
+
+def as_decoder(values: Any, name: str = "the argument") -> Tensor:
+    """Return the decoder of an SAE or of a loaded file, and anything else as a tensor."""
+    return as_tensor(getattr(values, "decoder", values), name)
 
 
 def as_matrix(values: Any, what: str) -> Tensor:

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from osae import metrics
+from osae.interop import load
+from osae.metrics.matching import unit_rows
 from tests.oracles import best_total_by_every_matching
+from tests.studies.saes import make_sae
 
 shapes = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(2, 5), st.integers(0, 10_000))
 
@@ -169,3 +172,15 @@ def test_more_units_leave_more_to_chance_and_absolute_still_more():
     small, large = metrics.chance_level(32, 32, 16), metrics.chance_level(256, 256, 16, draws=4)
     assert small.stability < large.stability
     assert small.stability < metrics.chance_level(32, 32, 16, absolute=True).stability
+
+
+def test_saes_loaded_files_tensors_and_arrays_measure_the_same(tmp_path):
+    atoms = unit_rows(dictionary(12, 8, 0)).float()
+    sae, other = make_sae(atoms), dictionary(12, 8, 1)
+    sae.save(tmp_path / "sae")
+    expected = metrics.consistency(atoms, other)
+    for form in (sae, load(tmp_path / "sae"), sae.decoder, atoms.numpy()):
+        assert metrics.stability(form, other) == pytest.approx(expected.stability, abs=1e-6)
+        assert metrics.orderedness(other, form) == pytest.approx(expected.orderedness)
+        whole = metrics.prefix_consistency(form, other)[-1]
+        assert whole.stability == pytest.approx(expected.stability, abs=1e-6)

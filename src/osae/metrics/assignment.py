@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from osae.arrays import Array, as_tensor
+from osae.arrays import Array, HasDecoder, as_decoder
 from osae.metrics import matching_loops
 from osae.metrics.matching import Matching, check_dictionaries, cosine, match, unit_rows
 
@@ -53,8 +53,8 @@ Progress = Callable[[int, float], None]
 
 
 def match_atoms(
-    a: Float[Array, "Ka d"],
-    b: Float[Array, "Kb d"],
+    a: Float[Array, "Ka d"] | HasDecoder,
+    b: Float[Array, "Kb d"] | HasDecoder,
     *,
     absolute: bool = False,
     method: Literal["auto", "dense", "sparse"] = "auto",
@@ -67,7 +67,7 @@ def match_atoms(
     dense solver where many equal atoms keep the sparse one from reaching an optimum. `progress(round, share)`
     is called as the rows of each round are processed.
     """
-    a, b = as_tensor(a, "a"), as_tensor(b, "b")
+    a, b = as_decoder(a, "a"), as_decoder(b, "b")
     check_dictionaries(a, b)
     if method not in ("auto", "dense", "sparse"):
         raise ValueError(f"method={method!r}: give 'auto', 'dense' or 'sparse'.")

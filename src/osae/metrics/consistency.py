@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from osae.arrays import Array, as_tensor
+from osae.arrays import Array, HasDecoder, as_decoder, as_tensor
 from osae.metrics.assignment import match_atoms
 from osae.metrics.matching import Matching
 
@@ -51,18 +51,24 @@ class PrefixConsistency(NamedTuple):
     orderedness_of_full: float
 
 
-def stability(a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False) -> float:
+def stability(
+    a: Float[Array, "Ka d"] | HasDecoder, b: Float[Array, "Kb d"] | HasDecoder, *, absolute: bool = False
+) -> float:
     """Return the mean cosine of matched atoms; with `absolute`, |cosine| is both matched and averaged."""
     return consistency(a, b, absolute=absolute).stability
 
 
-def orderedness(a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False) -> float:
+def orderedness(
+    a: Float[Array, "Ka d"] | HasDecoder, b: Float[Array, "Kb d"] | HasDecoder, *, absolute: bool = False
+) -> float:
     """Return the Spearman correlation of the matched units' indices."""
     return consistency(a, b, absolute=absolute).orderedness
 
 
-def consistency(a: Float[Array, "Ka d"], b: Float[Array, "Kb d"], *, absolute: bool = False) -> Consistency:
-    """Return stability, orderedness and the matching of two dictionaries."""
+def consistency(
+    a: Float[Array, "Ka d"] | HasDecoder, b: Float[Array, "Kb d"] | HasDecoder, *, absolute: bool = False
+) -> Consistency:
+    """Return stability, orderedness and the matching of two dictionaries, or of the decoders of two SAEs."""
     return consistency_from(match_atoms(a, b, absolute=absolute))
 
 
@@ -73,8 +79,8 @@ def consistency_from(matching: Matching) -> Consistency:
 
 
 def prefix_consistency(
-    a: Float[Array, "Ka d"],
-    b: Float[Array, "Kb d"],
+    a: Float[Array, "Ka d"] | HasDecoder,
+    b: Float[Array, "Kb d"] | HasDecoder,
     lengths: Sequence[int] | None = None,
     *,
     absolute: bool = False,
@@ -85,7 +91,7 @@ def prefix_consistency(
     A prefix longer than one of the dictionaries includes all of it. Pass `full`, the matching of the whole
     dictionaries with the same `absolute`, if you already have it.
     """
-    a, b = as_tensor(a, "a"), as_tensor(b, "b")
+    a, b = as_decoder(a, "a"), as_decoder(b, "b")
     if lengths is None:
         lengths = default_prefixes(min(len(a), len(b)))
     longest = max(len(a), len(b))
