@@ -217,6 +217,19 @@ def test_pairs_of_different_recipes_are_not_averaged():
     assert result.means.pairs == 15
 
 
+@pytest.mark.parametrize("library", ["saelens", "sparsify", "dictionary_learning", "osae"])
+def test_a_converted_sae_keeps_its_recipe_and_a_reordered_one_has_its_own_group(library, tmp_path):
+    first, second = (RELEASED / "run" / f"topk-seed{seed}" for seed in (0, 1))
+    osae.convert(first, tmp_path / library, to=library)
+    x = noise(50, load(first).width, 0)
+    osae.order(second, x).save(tmp_path / "ordered")
+    osae.convert(tmp_path / "ordered", tmp_path / "both", to=library)
+    saes = [first, tmp_path / library, second, tmp_path / "ordered", tmp_path / "both"]
+    result = compare(saes, chance_draws=0)
+    assert [sae.recipe for sae in result.saes] == ["topk"] * 3 + ["topk, reordered"] * 2
+    assert [(means.recipe, means.pairs) for means in result.groups] == [("topk", 3), ("topk, reordered", 1)]
+
+
 def test_saes_of_unknown_recipes_are_not_taken_to_share_one():
     known = RELEASED / "run" / "osae-seed0"
     width = load(known).decoder.shape[1]

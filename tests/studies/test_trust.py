@@ -76,6 +76,18 @@ def test_twins_have_the_recipe_other_seeds_and_rows_of_their_own(tmp_path):
         trust(mine, x, tmp_path / "twins", twins=2, samples=1000)
 
 
+def test_twins_of_a_converted_sae_have_its_recipe_and_other_seeds(tmp_path):
+    from osae.studies.convert import convert
+
+    x = WORLD.draw("train").x
+    convert(train(tmp_path / "mine", x, seed=4, samples=20_000), tmp_path / "theirs", to="saelens")
+    result = trust(tmp_path / "theirs", x, tmp_path / "twins", twins=2)
+    assert [sae.recipe for sae in result.saes] == ["topk"] * 3
+    twins = [load(sae.path) for sae in result.saes[1:]]
+    assert [twin.metadata["provenance"]["seed"] for twin in twins] == [5, 6]
+    assert any("the same recipe" in note for note in result.remarks())
+
+
 def test_an_sae_without_a_recipe_gets_twins_of_its_sizes(tmp_path):
     x = WORLD.draw("train", 1500).x
     result = trust(make_sae(WORLD.dictionary()), x, tmp_path, twins=2, samples=3000)

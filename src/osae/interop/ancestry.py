@@ -1,7 +1,7 @@
 """The recorded history of an SAE: the files from which it was derived."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from osae.interop import own
 from osae.interop.formats import FORMATS, get_reader
@@ -45,6 +45,28 @@ def _place(form: str, config: Config) -> Place:
     reader = get_reader(form) if form in FORMATS else None
     place = getattr(reader, "place", None)  # some libraries do not record it
     return place(config) if place else Place()
+
+
+class TrainedAs(NamedTuple):
+    """The recipe recorded for an SAE, as JSON, its seed, and what was done to its units afterwards."""
+
+    recipe: Config
+    seed: Any
+    changes: tuple[str, ...]
+
+
+_CHANGES = {"order": "reordered", "prune": "pruned"}  # by the key of the provenance that records it
+
+
+def find_recipe(form: str, config: Config) -> TrainedAs:
+    """Return how the SAE was trained, according to its file or to one that it was derived from."""
+    changes: list[str] = []
+    for name, about in ancestors(form, config):
+        words = own_words(name, about) if name == own.NAME else {}
+        if recipe := inside(words, "recipe"):
+            return TrainedAs(recipe, words.get("seed"), tuple(changes))
+        changes += [change for key, change in _CHANGES.items() if key in words]
+    return TrainedAs({}, None, ())
 
 
 def find_config(form: str, config: Config, wanted: str) -> Config:

@@ -17,6 +17,7 @@ from osae import metrics, passes
 from osae.defaults import Chance, Dead, On
 from osae.devices import map_in_threads, single_thread
 from osae.interop import Loaded, SAELike
+from osae.interop.ancestry import find_recipe
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
 from osae.metrics.reproducibility import SAME
@@ -47,7 +48,6 @@ from osae.studies.subjects import (
     describe_run,
     open_rows,
     open_subjects,
-    own_provenance,
     subject_fields,
 )
 from osae.studies.units import UnitSide, score_units
@@ -475,9 +475,12 @@ def _describe(one: Loaded, side: _Side, seen: _Seen | None, index: int) -> Compa
 
 
 def _recipe_name(one: Loaded) -> str | None:
-    recipe = own_provenance(one).get("recipe")
-    name = recipe.get("name") if isinstance(recipe, Mapping) else None
-    return name if isinstance(name, str) and name.isprintable() and len(name) <= 60 else None
+    """Return the name of the recipe, and what was done to the units afterwards, such as "topk, reordered"."""
+    found = find_recipe(one.format, one.metadata)
+    name = found.recipe.get("name")
+    if not isinstance(name, str) or not name.isprintable() or len(name) > 60:
+        return None
+    return ", ".join([name, *found.changes])
 
 
 def _group_means(saes: Sequence[ComparedSAE], pairs: Sequence[PairResult]) -> tuple[Summary, ...]:

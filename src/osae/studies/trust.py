@@ -23,6 +23,7 @@ from osae.config import from_json, to_json
 from osae.data.shards import MANIFEST, TENSOR, Shards, write_shards
 from osae.data.source import OnDisk
 from osae.interop import Loaded, SAELike
+from osae.interop.ancestry import find_recipe
 from osae.locks import clear_lock
 from osae.model import SAE
 from osae.progress import Progress
@@ -99,7 +100,8 @@ def trust(
 
 def choose_recipe(source: Loaded, sae: SAE, rows: Data, samples: int | None) -> tuple[Recipe, bool]:
     """Return the recipe of the twins, and whether it is the SAE's own."""
-    own = own_provenance(source).get("recipe")
+    trained = find_recipe(source.format, source.metadata)
+    own = None if "pruned" in trained.changes else trained.recipe or None
     if isinstance(own, dict):
         found = from_json(own)
         if isinstance(found, Recipe) and isinstance(found.start, FromSAE):
@@ -125,7 +127,7 @@ def _count_active(sae: SAE, rows: Data) -> int:
 
 def _choose_seeds(source: Loaded, twins: int) -> list[int]:
     """Return seeds that differ from the SAE's own."""
-    own = own_provenance(source).get("seed")
+    own = find_recipe(source.format, source.metadata).seed
     first = own + 1 if isinstance(own, int) and 0 <= own < 2**31 else 1
     return list(range(first, first + twins))
 
