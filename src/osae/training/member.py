@@ -109,7 +109,7 @@ class Member:
         self._set_schedules()
 
     def _measure_empty(self, rows: Float[Tensor, "N d"]) -> float:
-        """Return the loss of an SAE that reconstructs nothing; rescaled rows count as if they were not zero."""
+        """Return the loss of an SAE that reconstructs nothing; rescaled rows count at least as ones."""
         least = rows.shape[1] if self.recipe.rescale else 0
         return max(float(rows.square().sum(-1).mean()), least)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from osae.cli import config_file
 from osae.cli.command import Command
 from osae.cli.commands import train
+from osae.cli.forecasting import announce_sweep
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_folder, date_now
 from osae.cli.terminal import say
-from osae.experiments.places import PlaceOptions
+from osae.experiments.places import Local, PlaceOptions
 from osae.options import device_option, option
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def run(options: SweepOptions, line: str) -> int:
     check_folder(options.out)
     combinations = config_file.read_sweep(str(options.sweep), train.COMMAND)
     from osae import report
+    from osae.devices import choose_device
     from osae.experiments.sweep import run_sweep
     from osae.locks import lock
     from osae.results.base import Provenance
@@ -63,6 +65,9 @@ def run(options: SweepOptions, line: str) -> int:
         tasks = [_plan(options, name, values) for name, values in _name_all(combinations).items()]
         provenance = Provenance(versions(), line, date_now())
         place = options.find_place(options.jobs or os.cpu_count() or 1, options.out.absolute())
+        unfinished = [task.config for task in tasks if not task.is_finished()]
+        if isinstance(place, Local) and choose_device(options.device) == "cpu":
+            announce_sweep(unfinished, place.workers, options.out)
         result = run_sweep(
             tasks,
             place=place,
