@@ -102,7 +102,7 @@ def format_run(out: Path, tallies: Sequence[Tally]) -> str:
         "lost": f"{sum(tally.counts[LOST] for tally in tallies):,}",
         "duration": "unknown" if about["seconds"] is None else f"{about['seconds'] / 60:.0f} minutes",
         "processes": str(about["workers"]),
-        "times resumed": str(about["resumed"]),
+        "times resumed": "unknown" if about["resumed"] is None else str(about["resumed"]),
     }
     rows = (" | ".join(row) for row in (cells, ["--:"] * len(cells), cells.values()))
     return "\n## Run\n\n" + "".join(f"| {row} |\n" for row in rows)
