@@ -57,6 +57,7 @@ test-slow: setup
 # Kills, full disks, damaged and hostile files, many thousands of them: docs/reliability.md. At most 40 minutes.
 test-faults: setup
 	$(BIN)/python -m tests.faults --workers 2 --out evidence/faults
+	$(BIN)/python -m benchmarks.documentation.pages  # copies the table to docs/reliability.md
 	$(BIN)/python -m benchmarks.documentation.pages
 
 # Pages in Chromium, which must be installed; `make test` skips these tests where it is missing.

@@ -1,6 +1,7 @@
 """Forecasts: what cannot fit is refused before anything is made, and what is forecast is what is taken."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -44,6 +45,13 @@ WORDS = {  # commands that forecast, with the files of `folder`
     "reproduce": ["reproduce", "toy", "--quick", "--methods", "topk", "--seeds", "1", "--out", "out"],
     "harvest": ["harvest", "--model", "model", "--layer", "1", "--text", "text.jsonl", "--tokens", "200"],
 }
+WORDS |= {
+    "convert": ["convert", "a", "--to", "saelens", "out"],
+    "push": ["push", "a", "hf:user/repo", "--dry-run", "out"],
+    "report": ["report", "scores.json", "--out", "out"],
+    "sweep": ["sweep", "sweep.yaml", "--device", "cpu", "--jobs", "1", "--out", "out"],
+}
+SWEEP = "data: x.npy\nunits: 16\nk: 2\nbatch: 20\nepochs: 2\nvary:\n  recipes: [topk, vanilla]\n"
 WORDS["harvest"] += ["--context", "16", "--device", "cpu", "--out", "out"]
 
 
@@ -53,6 +61,8 @@ def folder(tmp_path_factory) -> Path:
     for seed, (name, width) in enumerate({"a": 8, "b": 8, "c": 16}.items()):
         SAE(SAEConfig(width, 16, TopK(2)), generator=torch.Generator().manual_seed(seed)).save(folder / name)
     memory._write_rows(folder, 100, 8).rename(folder / "x.npy")
+    (folder / "sweep.yaml").write_text(SWEEP.replace("x.npy", str(folder / "x.npy")))
+    assert main(["compare", str(folder / "a"), str(folder / "b"), "--json", str(folder / "scores.json")]) == 0
     saved_model(folder / "model")
     saved_text(folder / "text.jsonl", documents(60, seed=3))
     files = {name: str(folder / name) for name in ("model", "text.jsonl")} | {"out": str(folder / "acts")}
@@ -61,18 +71,20 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("command", WORDS)
-def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(command, folder, monkeypatch, capsys):
+def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(
+    command, folder, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(forecast, "free_memory", lambda: 2**20)
-    assert main(WORDS[command]) == 2
+    assert main([str(tmp_path / "out") if word == "out" else word for word in WORDS[command]]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("osae: this needs about ")
     assert "of memory, but only 1.05 MB are free: " in error
     if command != "harvest":  # which keeps the contexts that it has cut, and resumes with them
-        assert not (folder / "out").exists()
+        assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["train", "order", "harvest"])
+@pytest.mark.parametrize("command", ["train", "order", "harvest", "convert", "push", "report", "sweep"])
 def test_what_does_not_fit_on_the_disk_is_refused_with_what_would(
     command, folder, monkeypatch, capsys, tmp_path
 ):
@@ -80,10 +92,11 @@ def test_what_does_not_fit_on_the_disk_is_refused_with_what_would(
     monkeypatch.setattr(forecast, "free_disk", lambda folder: 1000)
     assert main([*WORDS[command][:-1], str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"on the disk of {tmp_path / 'out'}, but only 1 kB are free: " in error
+    place = tmp_path if command == "report" else tmp_path / "out"  # a page is a file
+    assert f"on the disk of {place}, but only 1 kB are free: " in error
 
 
-@pytest.mark.parametrize("command", ["compare", "prune", "trust", "contexts", "harvest"])
+@pytest.mark.parametrize("command", [name for name in WORDS if name != "reproduce"])
 def test_the_needs_are_said_in_one_line_before_the_work(command, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
@@ -98,7 +111,7 @@ def test_the_needs_are_said_in_one_line_before_the_work(command, folder, tmp_pat
     said = [line for line in run("second").splitlines() if "needs about" in line]
     assert len(said) == 1
     assert said[0].startswith(f"osae {command}: needs about ")
-    assert " of memory" in said[0]
+    assert re.search(r" of memory, (.+ of disk, )?\d+ s$", said[0])
 
 
 def test_more_of_anything_needs_more():

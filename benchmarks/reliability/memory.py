@@ -1,10 +1,11 @@
-"""Compare memory forecasts with measured peaks for each command: print a table, and write it with --out.
+"""Compare forecasts of memory and time with measurements of each command: print a table; --out writes it.
 
     python -m benchmarks.reliability.memory [--quick] [--data ACTIVATIONS] [--out evidence/forecasts]
 
 Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
-from there or, if it loads a language model, from the time of the forecast. `osae harvest` and `osae contexts`
-are measured on the harvest given by `--data`, whose model must be available locally. Linux only.
+from there or, if it loads a language model, from the time of the forecast. Its time is measured from the
+forecast on. `osae harvest` and `osae contexts` are measured on the harvest given by `--data`, whose model
+must be available locally. Linux only.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -24,10 +26,11 @@ import torch
 from osae.cli import forecasting
 from osae.cli import main as osae
 from osae.data.shards import Shards
+from osae.forecast import Forecast
 from osae.model import SAE, SAEConfig
 from osae.sparsify import ReLU, TopK
 
-UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+FEW = 3  # steps of training: enough for the peak, but not to compare times
 
 
 class Case(NamedTuple):
@@ -36,33 +39,36 @@ class Case(NamedTuple):
     name: str
     words: Sequence[object]
     opens_model: bool = False
+    timed: bool = True  # whether the table shows its time
 
 
 class Outcome(NamedTuple):
-    """The forecast and the measured peak of a case, in bytes."""
+    """The forecast and the measured peak of a case, in bytes, and both of its seconds."""
 
     name: str
     forecast: float
     measured: float
+    expected_seconds: float
+    seconds: float
+    timed: bool = True
 
     @property
     def ratio(self) -> float:
         """The forecast as a multiple of the peak."""
         return self.forecast / self.measured
 
+    @property
+    def time_ratio(self) -> float:
+        """The forecast of the time as a multiple of the time."""
+        return self.expected_seconds / self.seconds
+
 
 def measure(case: Case) -> Outcome:
-    """Return the forecast that the command prints, and its peak."""
+    """Return what the command forecasts, its peak and its time."""
     said, written = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            before = [_reset_peak()]
-            if case.opens_model:
-                forecasting.say = lambda text: (print(text, file=sys.stderr), before.append(_reset_peak()))
-            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
-                code = osae([str(word) for word in case.words])
-            text = f"{code} {_peak() - before[-1]}\n{messages.getvalue()}"
-            os.write(written, text.encode()[:60_000])
+            os.write(written, _run(case).encode()[:60_000])
         finally:
             os._exit(0)
     os.close(written)
@@ -70,10 +76,29 @@ def measure(case: Case) -> Outcome:
         text = answer.read()
     os.waitpid(child, 0)
     numbers, _, messages = text.partition("\n")
-    found = re.search(r"needs about ([\d.e+]+) (\wB) of memory", messages)
+    found = re.search(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
     if not numbers.startswith("0 ") or found is None:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
-    return Outcome(case.name, float(found[1]) * UNITS[found[2]], float(numbers.split()[1]))
+    _, peak, seconds = map(float, numbers.split())
+    return Outcome(case.name, float(found[1]), peak, float(found[2]), seconds, case.timed)
+
+
+def _run(case: Case) -> str:
+    """Run the command in this process; return its exit code, peak and seconds, then its messages."""
+    before, started = [_reset_peak()], [time.perf_counter()]
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+        if "needs about" in text:
+            before.extend([_reset_peak()] if case.opens_model else [])
+            started.append(time.perf_counter())
+
+    forecasting.say, forecasting.NOTICED = say, 0
+    Forecast.__str__ = lambda self: f"needs about {self.memory} bytes, {self.seconds or 0:.4g} s"
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
+        code = osae([str(word) for word in case.words])
+    seconds = time.perf_counter() - started[-1]
+    return f"{code} {_peak() - before[-1]} {seconds}\n{messages.getvalue()}"
 
 
 def _reset_peak() -> int:
@@ -142,6 +167,34 @@ def _list_further_cases(folder: Path) -> Iterator[Case]:
     yield _compare(folder, units=6000, width=768, rows=10_000, k=32)
     yield _prune(folder, units=12_000, width=768, rows=6000, k=32)
     yield _trust(folder, units=3000, width=384, rows=40_000, k=32)
+    yield _train(folder, "topk", rows=65_536, width=512, units=4096, k=32, batch=512, steps=100)
+    yield _train(folder, "osae", rows=65_536, width=256, units=4096, k=32, batch=512, steps=200)
+    yield _train(folder, "vanilla", rows=8192, width=256, units=2048, k=16, batch=512, steps=60)
+    yield from _list_writing_cases(folder)
+
+
+def _list_writing_cases(folder: Path) -> Iterator[Case]:
+    """Yield commands that read and write files."""
+    sae = _write_sae(folder, 16_384, 1024, 32)
+    for to in ("saelens", "dictionary_learning"):
+        words = ["convert", sae, tempfile.mkdtemp(dir=folder), "--to", to]
+        yield Case(f"convert --to {to}, 16,384 units of width 1024", words)
+    words = ["push", sae, "hf:user/repo", "--dry-run", tempfile.mkdtemp(dir=folder)]
+    yield Case("push, 16,384 units of width 1024", words)
+    for units in (4096, 12_000):
+        saes = [_write_sae(folder, units, 64, 16, seed) for seed in (0, 1)]
+        result, page = folder / f"compare{units}.json", folder / f"page{units}.html"
+        _prepare(["compare", *map(str, saes), "--chance-draws", "0", "--json", str(result)])
+        yield Case(f"report, a comparison of 2 x {units:,} units", ["report", result, "--out", page])
+
+
+def _prepare(words: Sequence[str]) -> None:
+    """Run a command in a process of its own, whose memory this one does not inherit."""
+    if (child := os.fork()) == 0:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            os._exit(osae(words))
+    _, status = os.waitpid(child, 0)
+    assert status == 0
 
 
 def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
@@ -168,19 +221,30 @@ def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
 
 
 def _train(
-    folder: Path, recipe: str, *, rows: int, width: int, units: int, k: int, batch: int, seeds: str = "0"
+    folder: Path,
+    recipe: str,
+    *,
+    rows: int,
+    width: int,
+    units: int,
+    k: int,
+    batch: int,
+    seeds: str = "0",
+    steps: int = FEW,
 ) -> Case:
     data, out = _write_rows(folder, rows, width), tempfile.mkdtemp(dir=folder)
     words = ["train", recipe, "--data", data, "--units", units, "--k", k, "--batch", batch, "--seeds", seeds]
     name = f"train {recipe}, {units:,} units of width {width}, k {k}, batch {batch:,}, {rows:,} rows"
-    return Case(f"{name}, seeds {seeds}", [*words, "--tokens", 3 * batch, "--device", "cpu", "--out", out])
+    words += ["--tokens", steps * batch, "--device", "cpu", "--out", out]
+    return Case(f"{name}, seeds {seeds}, {steps} steps", words, timed=steps > FEW)
 
 
 def _train_world(folder: Path, recipe: str) -> Case:
     sizes = {"width": 128, "units": 512, "active": 8, "samples": 100_000}
     world = [word for name, size in sizes.items() for word in (f"--world-{name}", size)]
     words = ["train", recipe, *world, "--batch", 2000, "--epochs", 0.4, "--device", "cpu", "--out"]
-    return Case(f"train {recipe} on a world, {sizes}, batch 2,000", [*words, tempfile.mkdtemp(dir=folder)])
+    name = f"train {recipe} on a world, {sizes}, batch 2,000"
+    return Case(name, [*words, tempfile.mkdtemp(dir=folder)], timed=False)
 
 
 def _study(folder: Path, command: str, *, units: int, width: int, rows: int, k: int = 16) -> Case:
@@ -236,12 +300,16 @@ def _write_sae(folder: Path, units: int, width: int, k: int, seed: int = 0) -> P
 
 def format_table(outcomes: Sequence[Outcome]) -> str:
     """Return the outcomes as Markdown."""
-    head = "| command | forecast | measured | ratio |\n| :-- | --: | --: | --: |\n"
-    rows = (
-        f"| {one.name} | {one.forecast / 1e6:,.0f} MB | {one.measured / 1e6:,.0f} MB | {one.ratio:.2f} |\n"
-        for one in outcomes
-    )
-    return head + "".join(rows)
+    head = "| command | memory: forecast | measured | ratio | time: forecast | measured | ratio |\n"
+    return f"{head}| :-- |{' --: |' * 6}\n" + "".join(map(_format_row, outcomes))
+
+
+def _format_row(one: Outcome) -> str:
+    memory = f"{one.forecast / 1e6:,.0f} MB | {one.measured / 1e6:,.0f} MB | {one.ratio:.2f}"
+    if not one.timed:
+        return f"| {one.name} | {memory} | | | |\n"
+    times = f"{one.expected_seconds:.1f} s | {one.seconds:.1f} s | {one.time_ratio:.2f}"
+    return f"| {one.name} | {memory} | {times} |\n"
 
 
 def main() -> int:
@@ -264,7 +332,7 @@ def main() -> int:
                 print(format_table(outcomes[-1:]).splitlines()[-1], flush=True)
     if asked.out:
         asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "table.md").write_text(f"# Forecasts of memory\n\n{format_table(outcomes)}")
+        (asked.out / "table.md").write_text(f"# Forecasts of memory and time\n\n{format_table(outcomes)}")
     return 0
 
 

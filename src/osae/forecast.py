@@ -1,16 +1,19 @@
-"""Forecasts of the memory, disk and time that a command will need, from the sizes alone. Does not need torch.
+"""Forecasts of the memory, disk and time that a command will need, from sizes. Does not need torch.
 
 Shapes: K units, d width, k active units, B samples in a batch, N rows.
 
 A forecast counts the arrays that exist at the same time, at the peak; it leaves out the baseline of any
-command, which is already in use when the forecast is made. `python -m benchmarks.reliability.memory` compares
-forecasts of memory with measured peaks.
+command, which is already in use when the forecast is made. Work is counted in multiplications of a matrix
+product, whose rate is measured on this machine before a command starts; other operations count as the number
+of multiplications that take as long. `python -m benchmarks.reliability.memory` compares forecasts with
+measured peaks and times.
 """
 
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
@@ -25,14 +28,33 @@ TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS = 2**28  # that are stored sample by sample of more units
 
+# multiplications that take as long as ...
+ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including what follows on the code
+MATCHED, MATCHED_PAIR = 2.4, 110  # one for the cosine of two units, and the rest of matching the two
+CORRELATED_PAIR = 3500  # matching a pair of units by their activations
+TOGETHER = 1850  # correlating two units that fire on the same row
+SUMMED, STORED = 4300, 1500  # the overlap of two units that fire on the same row, summed by pair or stored
+CHOSEN_PAIR = 100  # comparing a unit with the best one so far, in the gain order
+SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
+WRITTEN = 120  # writing and hashing a byte
+DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
+PAGE, PAGE_FILE = 32 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
+RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
+PACKED_SECONDS = 1e-6  # of compressing a byte of a page
+CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
+
 
 @dataclass(frozen=True)
 class Forecast:
-    """The peak memory and disk in bytes that a command needs on top of what is in use; seconds if known."""
+    """The peak memory and disk in bytes that a command needs on top of what is in use, and how long it takes.
+
+    `work` is counted in multiplications, and is not part of the `seconds`.
+    """
 
     memory: int
     disk: int = 0
     seconds: float | None = None
+    work: float = 0.0
 
     def __str__(self) -> str:
         parts = [f"{format_bytes(self.memory)} of memory"]
@@ -116,9 +138,22 @@ class Dictionary:
             return rows + 5 * SINGLE * STUDY_ROWS * self.units
         return rows + 8 * SINGLE * STUDY_ROWS * self.k + SINGLE * PRODUCT
 
+    def count_encoding(self, rows: int) -> float:
+        """Return the work of encoding and decoding that many rows."""
+        return rows * self.units * self.width * (ENCODED_DENSE if self.k is None else ENCODED)
 
-def forecast_comparison(saes: Sequence[Dictionary], *, rows: int = 0, chance: bool = True) -> Forecast:
-    """Return what comparing the SAEs takes; `rows` are those of the activations they are compared on."""
+
+def forecast_comparison(
+    saes: Sequence[Dictionary],
+    *,
+    rows: int = 0,
+    chance: bool = True,
+    prefixes: Sequence[int] | None = None,
+) -> Forecast:
+    """Return what comparing the SAEs takes; `rows` are those of the activations they are compared on.
+
+    Prefixes are powers of two by default.
+    """
     first, second = sorted(saes, key=lambda sae: -sae.units)[:2]
     total = sum(sae.matrix for sae in saes)
     matching = _match(first, second)
@@ -126,7 +161,30 @@ def forecast_comparison(saes: Sequence[Dictionary], *, rows: int = 0, chance: bo
     drawing = 2 * (matching + first.matrix + second.matrix) + 4 * total if chance else 0
     codes = sum(2 * SINGLE * rows * (sae.k or sae.units) for sae in saes)
     seen = 3 * min(codes, 2**30) + max(sae.encode() for sae in saes) if rows else 0
-    return Forecast(FIXED + 2 * total + seen + matching + drawing)
+    work = sum(_count_matching(a, b, prefixes, chance=chance) for a, b in combinations(saes, 2))
+    if rows:
+        work += sum(sae.count_encoding(rows) for sae in saes)
+        work += sum(_count_correlating(a, b, rows) for a, b in combinations(saes, 2))
+    return Forecast(FIXED + 2 * total + seen + matching + drawing, work=work)
+
+
+def _count_matching(a: Dictionary, b: Dictionary, prefixes: Sequence[int] | None, *, chance: bool) -> float:
+    """Return the work of matching two dictionaries and their prefixes, with chance levels, and every unit."""
+    least = min(a.units, b.units)
+    lengths = [2**n for n in range(4, least.bit_length())] if prefixes is None else prefixes
+    each = MATCHED * a.width + MATCHED_PAIR
+    work = 2.0 * a.units * b.units * each  # the units near each one, in both directions
+    for length in {least, *lengths}:
+        one, other = (min(length, sae.units) if length < least else sae.units for sae in (a, b))
+        draws = min(MOST_DRAWS, max(1, CHANCE_UNITS // max(one, other))) if chance else 0
+        work += (1 + 2 * draws) * one * other * each  # fitted and isotropic chance levels
+    return work
+
+
+def _count_correlating(a: Dictionary, b: Dictionary, rows: int) -> float:
+    """Return the work of matching units by their activations, and once more by unrelated ones."""
+    together = rows * (a.k or a.units) * (b.k or b.units)
+    return 2.0 * (CORRELATED_PAIR * a.units * b.units + TOGETHER * together)
 
 
 def _match(a: Dictionary, b: Dictionary) -> int:
@@ -137,43 +195,57 @@ def _match(a: Dictionary, b: Dictionary) -> int:
     return (2 * DOUBLE + SINGLE) * rows + 3 * DOUBLE * 256 * max(a.units, b.units) + 32 * 16 * a.units
 
 
-def forecast_evaluation(saes: Sequence[Dictionary]) -> Forecast:
-    """Return what evaluating the SAEs on activations takes, without a language model."""
-    return Forecast(FIXED + 2 * sum(sae.matrix for sae in saes) + sum(sae.encode() for sae in saes))
+def forecast_evaluation(saes: Sequence[Dictionary], rows: int) -> Forecast:
+    """Return what evaluating the SAEs on that many rows takes, without a language model."""
+    memory = FIXED + 2 * sum(sae.matrix for sae in saes) + sum(sae.encode() for sae in saes)
+    return Forecast(memory, work=sum(sae.count_encoding(rows) for sae in saes))
 
 
 def forecast_ordering(sae: Dictionary, rows: int, *, gain: bool) -> Forecast:
     """Return what ordering the units on that many rows takes, including the disk space of the result."""
     overlaps = _count_overlaps(sae.units, sae.k or sae.units, rows) if gain else 0
     held = 2 * sae.matrix + 2 * sae.matrix + 2 * sae.matrix  # the SAE, in double precision, and reordered
-    return Forecast(FIXED + held + sae.encode() + overlaps, 2 * sae.matrix)
+    work = sae.count_encoding(rows) + (_count_choosing(sae, rows) if gain else 0)
+    return Forecast(FIXED + held + sae.encode() + overlaps, 2 * sae.matrix, work=work)
 
 
-def forecast_stitching(small: Dictionary, large: Dictionary) -> Forecast:
-    """Return what stitching the units of one SAE into another takes."""
-    return Forecast(
-        FIXED + 2 * (small.matrix + large.matrix) + 2 * large.matrix + small.encode() + large.encode()
-    )
+def _count_choosing(sae: Dictionary, rows: int) -> float:
+    """Return the work of the gain order: overlaps of units that fire together, and choosing one by one."""
+    together, pairs = rows * (sae.k or sae.units) ** 2, sae.units**2
+    if sae.units <= SUMMED_UNITS:  # products of all atoms are in double precision
+        return SUMMED * together + pairs * (2 * sae.width + CHOSEN_PAIR)
+    return (STORED + sae.width) * min(together, MOST_OVERLAPS) + pairs * CHOSEN_PAIR
 
 
-def forecast_contexts(saes: Sequence[Dictionary], *, shard: int, kept: int, window: int) -> Forecast:
+def forecast_stitching(small: Dictionary, large: Dictionary, rows: int) -> Forecast:
+    """Return what stitching the units of one SAE into another takes, on that many rows."""
+    held = 2 * (small.matrix + large.matrix) + 2 * large.matrix
+    work = small.count_encoding(rows) + large.count_encoding(rows)
+    return Forecast(FIXED + held + small.encode() + large.encode(), work=work)
+
+
+def forecast_contexts(
+    saes: Sequence[Dictionary], rows: int, *, shard: int, kept: int, window: int
+) -> Forecast:
     """Return what collecting the contexts of all units takes, without a language model.
 
     `kept` contexts of each unit have `window` tokens each; shards of at most `shard` rows are read.
     """
+    work = sum(sae.count_encoding(rows) + SORTED_ENTRY * rows * (sae.k or sae.units) for sae in saes)
     units, entries = sum(sae.units for sae in saes), max(shard * (sae.k or sae.units) for sae in saes)
     table = units * (TOKEN_BYTES + kept * (12 + 2 * window))
     written = units * kept * (16 + 6 * window)
     held = 2 * sum(sae.matrix for sae in saes) + max(sae.encode() for sae in saes)
-    return Forecast(FIXED + held + 2 * table + max(written, ENTRY_BYTES * entries), written)
+    return Forecast(FIXED + held + 2 * table + max(written, ENTRY_BYTES * entries), written, work=work)
 
 
 def forecast_pruning(sae: Dictionary, others: Sequence[Dictionary], rows: int) -> Forecast:
     """Return what pruning an SAE takes, without a language model, if its units have to be scored first."""
-    steps = [forecast_ordering(sae, rows, gain=True), forecast_evaluation([sae, sae])]
+    steps = [forecast_ordering(sae, rows, gain=True), forecast_evaluation([sae, sae], rows)]
     if others:
         steps.append(forecast_comparison([sae, *others], rows=rows, chance=False))
-    return Forecast(3 * sae.matrix + max(step.memory for step in steps), 2 * sae.matrix)
+    memory, work = max(step.memory for step in steps), sum(step.work for step in steps)
+    return Forecast(3 * sae.matrix + memory, 2 * sae.matrix, work=work)
 
 
 def forecast_trust(twin: Training, sae: Dictionary, rows: int, *, twins: int, seconds: float) -> Forecast:
@@ -181,16 +253,55 @@ def forecast_trust(twin: Training, sae: Dictionary, rows: int, *, twins: int, se
     trained = twin.forecast()
     compared = forecast_comparison([sae] * (twins + 1), rows=rows // (twins + 1))
     parts = rows * sae.width * SINGLE
-    return Forecast(max(trained.memory, compared.memory), twins * trained.disk + parts, twins * seconds)
+    memory, disk = max(trained.memory, compared.memory), twins * trained.disk + parts
+    return Forecast(memory, disk, twins * seconds, work=compared.work)
 
 
-def forecast_harvest(rows: int, width: int, *, block: int, item: int, model: int = 0) -> Forecast:
+def forecast_together(each: Sequence[Forecast], workers: int) -> Forecast:
+    """Return what these tasks take in that many parallel processes."""
+    if not each:
+        return Forecast(0)
+    largest = sorted(one.memory for one in each)[-workers:]
+    memory = sum(largest) + (WORKER * len(largest) if workers > 1 else 0)
+    seconds = sum(one.seconds or 0 for one in each) / min(workers, len(each))
+    return Forecast(memory, sum(one.disk for one in each), seconds)
+
+
+def forecast_harvest(
+    rows: int, width: int, *, block: int, item: int, model: int = 0, seconds: float | None = None
+) -> Forecast:
     """Return what a harvest needs once the model is open; a number takes `item` bytes on disk.
 
-    `model` are the bytes that the model takes for the tokens that it is given at once.
+    `model` are the bytes that the model takes for the tokens that it is given at once, `seconds` its time.
     """
     inside = SINGLE * min(rows, block) * width
-    return Forecast(FIXED + model + 5 * inside, rows * (item * width + 12))
+    return Forecast(FIXED + model + 5 * inside, rows * (item * width + 12), seconds)
+
+
+def forecast_conversion(sae: Dictionary, *, formats: int = 1) -> Forecast:
+    """Return what writing an SAE takes, in that many formats at the same time."""
+    written = 2 * formats * sae.matrix
+    return Forecast(FIXED + 2 * sae.matrix + written, written, work=WRITTEN * written)
+
+
+def forecast_pushing(saes: Sequence[Dictionary]) -> Forecast:
+    """Return what a repository takes: each SAE in up to two formats, one after the other."""
+    each = [forecast_conversion(sae, formats=2) for sae in saes]
+    disk, work = sum(one.disk for one in each), sum(one.work for one in each)
+    return Forecast(max(one.memory for one in each), disk, work=work)
+
+
+def forecast_dashboards(contexts: int) -> Forecast:
+    """Return what dashboards of an SAE take, from the bytes of its contexts."""
+    disk = DASHBOARD_BYTES * contexts
+    return Forecast(FIXED + 2 * contexts, disk, work=WRITTEN * disk)
+
+
+def forecast_page(results: int, contexts: int) -> Forecast:
+    """Return what a page takes, from the bytes of JSON files of results and of the contexts of units."""
+    shown = results + contexts
+    memory = PAGE + RESULT_BYTES * results + CONTEXT_BYTES * contexts
+    return Forecast(memory, PAGE_FILE + shown, PACKED_SECONDS * shown)
 
 
 # --- what is available ------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 python -m tests.faults [--scale 1.0] [--out evidence/faults] [--resume] [--only NAME] [--workers 2]
 
 The faults of a kind come in parts, each with a seed of its own. Every part that is done is a line of
-counts.jsonl in the folder: `--resume` leaves out what is there, and the table counts all of it.
+counts.jsonl in the folder: `--resume` leaves out what is there, and the table counts all of it. run.json says
+how long the run took, and how often it was resumed.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +21,7 @@ from pathlib import Path
 from tests.faults.campaigns import CAMPAIGNS, Part, list_parts, prepare, try_part
 from tests.faults.outcomes import LOST, Tally, format_table
 
-COUNTS, TABLE = "counts.jsonl", "table.md"
+COUNTS, TABLE, RUN = "counts.jsonl", "table.md", "run.json"
 
 
 def main() -> int:
@@ -37,13 +40,16 @@ def main() -> int:
 
 def try_all(asked: argparse.Namespace, out: Path) -> int:
     """Try all parts that are asked for; return 1 if anything was lost."""
+    started = time.monotonic()
     if not asked.resume:
-        (out / COUNTS).unlink(missing_ok=True)
+        for name in (COUNTS, RUN):
+            (out / name).unlink(missing_ok=True)
     done = {line["part"] for line in read_counts(out)}
     parts = [part for part in list_parts(asked.scale, asked.only) if part.name not in done]
     with ProcessPoolExecutor(asked.workers, get_context("spawn"), prepare) as pool:
         for future in as_completed([pool.submit(try_part, part) for part in parts]):
             keep(out, *future.result())
+    keep_duration(out, time.monotonic() - started, workers=asked.workers, resumed=asked.resume)
     print(f"\n{write_table(out)}", end="")
     return int(any(line["counts"].get(LOST) for line in read_counts(out)))
 
@@ -60,6 +66,15 @@ def keep(out: Path, part: Part, tally: Tally, seconds: float) -> None:
         print(f"  LOST {what}", file=sys.stderr, flush=True)
 
 
+def keep_duration(out: Path, seconds: float, *, workers: int, resumed: bool) -> None:
+    """Write how long the run took; the time of a resumed run is added to that before."""
+    before = json.loads((out / RUN).read_text()) if (out / RUN).exists() else {"seconds": 0, "resumed": -1}
+    about = {"seconds": before["seconds"] + round(seconds), "resumed": before["resumed"] + 1}
+    if resumed and before["resumed"] < 0:  # nobody knows how long it took before it was interrupted
+        about = {"seconds": None, "resumed": 1}
+    (out / RUN).write_text(json.dumps(about | {"workers": workers}) + "\n")
+
+
 def read_counts(out: Path) -> list[dict]:
     file = out / COUNTS
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -72,8 +87,25 @@ def write_table(out: Path) -> str:
     for line in sorted(read_counts(out), key=lambda line: names.index(line["part"].split()[0])):
         tallies.setdefault(line["fault"], Tally(line["fault"])).counts += Counter(line["counts"])
     table = format_table(list(tallies.values()))
-    (out / TABLE).write_text(f"# Faults\n\n{table}")
+    (out / TABLE).write_text(f"# Faults\n\n{table}{format_run(out, list(tallies.values()))}")
     return table
+
+
+def format_run(out: Path, tallies: Sequence[Tally]) -> str:
+    """The sums of all counts and the duration of the run as Markdown; '' while it is not finished."""
+    if not (out / RUN).exists():
+        return ""
+    about = json.loads((out / RUN).read_text())
+    cells = {
+        "faults": f"{sum(tally.tried for tally in tallies):,}",
+        "kills": f"{sum(tally.tried for tally in tallies if tally.fault.startswith('SIGKILL')):,}",
+        "lost": f"{sum(tally.counts[LOST] for tally in tallies):,}",
+        "duration": "unknown" if about["seconds"] is None else f"{about['seconds'] / 60:.0f} minutes",
+        "processes": str(about["workers"]),
+        "times resumed": "unknown" if about["resumed"] is None else str(about["resumed"]),
+    }
+    rows = (" | ".join(row) for row in (cells, ["--:"] * len(cells), cells.values()))
+    return "\n## Run\n\n" + "".join(f"| {row} |\n" for row in rows)
 
 
 if __name__ == "__main__":

@@ -104,12 +104,7 @@ class Bench:
         assert code == 0, error
 
     def try_numbers(self, kind: str, dtype: str, command: str) -> str:
-        """How it ends: refused, used, or what is wrong."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a loss that was 0 at first may be said to diverge
-            return self._try_numbers(kind, dtype, command)
-
-    def _try_numbers(self, kind: str, dtype: str, command: str) -> str:
+        """How it ends: refused, used, or what is wrong; a warning counts as wrong."""
         shutil.rmtree(self.folder / "out", ignore_errors=True)
         (self.folder / "out").mkdir()
         rows = make_rows(kind, dtype)
@@ -121,7 +116,7 @@ class Bench:
         lines = [line for line in error.splitlines() if line.startswith("osae: ")]
         if code == 2 and len(lines) == 1 and str(data) in lines[0]:
             return REFUSED
-        if code != 0 or "Traceback" in error or "Warning" in error:
+        if code != 0 or "Traceback" in error or "warning" in error.lower():
             return f"exit code {code}: {error[-400:]}"
         wrong = sorted(name for name, number in self._written() if not math.isfinite(number))
         return f"not finite: {wrong[:3]}" if wrong else USED
@@ -129,9 +124,7 @@ class Bench:
     def _fit(self, rows: Tensor) -> str:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # where rows are all the same, rounding errors are all the loss
+                warnings.simplefilter("error")
                 sae = fit("osae", rows, units=12, k=2, samples=600, batch=30, progress=False)
         except ValueError as error:
             return REFUSED if "row" in str(error) or "step" in str(error) else str(error)

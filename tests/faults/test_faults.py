@@ -1,13 +1,14 @@
 """A short version of `make test-faults`: a few faults of every kind, none of which loses anything."""
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import jaxtyping
 import pytest
 
 from tests.faults import damage, experiments, kills, numbers, requests, storage
-from tests.faults.__main__ import keep, read_counts, write_table
+from tests.faults.__main__ import keep, keep_duration, read_counts, write_table
 from tests.faults.campaigns import CAMPAIGNS as LONG
 from tests.faults.campaigns import list_parts
 from tests.faults.outcomes import DETECTED, LOST, SURVIVED, Tally, format_table
@@ -116,3 +117,19 @@ def test_a_resumed_long_version_leaves_out_what_is_counted_and_adds_up_the_rest(
         keep(tmp_path, part, tally, 1.0)
     assert {line["part"] for line in read_counts(tmp_path)} == {first.name, second.name}
     assert write_table(tmp_path).splitlines()[-1] == "| SIGKILL of harvest | 2 | 1 | 1 | 0 |"
+
+
+def test_the_duration_of_a_run_is_kept_and_says_whether_it_was_resumed(tmp_path):
+    keep(tmp_path, next(list_parts(1.0, "kill_harvest")), Tally("SIGKILL of harvest", Counter(survived=3)), 1)
+
+    def last_row() -> str:
+        write_table(tmp_path)
+        return (tmp_path / "table.md").read_text().splitlines()[-1]
+
+    keep_duration(tmp_path, 600, workers=2, resumed=False)
+    assert last_row() == "| 3 | 3 | 0 | 10 minutes | 2 | 0 |"
+    keep_duration(tmp_path, 300, workers=2, resumed=True)
+    assert last_row() == "| 3 | 3 | 0 | 15 minutes | 2 | 1 |"
+    (tmp_path / "run.json").unlink()
+    keep_duration(tmp_path, 300, workers=2, resumed=True)
+    assert last_row() == "| 3 | 3 | 0 | unknown | 2 | 1 |"

@@ -150,6 +150,16 @@ def test_a_loss_that_starts_near_zero_may_rise():
     fit("topk", x, units=12, k=2, samples=20_000, batch=100, progress=False)  # a warning would be an error
 
 
+@pytest.mark.parametrize("recipe", ["osae", "topk", "vanilla"])
+@pytest.mark.parametrize("value", [0.0, 1e-40, 1e-20, 3.0, 1e6, 1e8])
+def test_rows_that_are_all_the_same_do_not_diverge(recipe, value):
+    """Rows without a spread are not scaled until their rounding errors are large."""
+    x = torch.full((300, 64), value)
+    sae = fit(recipe, x, units=32, k=2, samples=900, batch=30, progress=False)  # a warning would be an error
+    error = (sae(x).reconstruction - x).detach().abs().max()
+    assert float(error) <= max(0.1 * value, 1e-6)
+
+
 def test_the_log_is_json_and_counts_skipped_batches(tmp_path, monkeypatch):
     real = Member.terms
 

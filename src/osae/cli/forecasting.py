@@ -6,16 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osae.cli.terminal import say
+from osae.context_files import ARRAYS
 from osae.forecast import (
     Dictionary,
     Forecast,
     check,
     forecast_comparison,
     forecast_contexts,
+    forecast_conversion,
+    forecast_dashboards,
     forecast_evaluation,
     forecast_ordering,
+    forecast_page,
     forecast_pruning,
+    forecast_pushing,
     forecast_stitching,
+    forecast_together,
     forecast_trust,
 )
 from osae.stores import Place, open_place
@@ -25,13 +31,23 @@ if TYPE_CHECKING:
     from osae.training.run import RunConfig
 
 NOTICED, NOTICED_SECONDS = 10**8, 60  # bytes and seconds above which a command announces what it needs
+OTHER_DISK = "write to a folder on another disk, or free some."
 FEWER = "give fewer or smaller SAEs at a time, or use a machine with more memory."
 
 
 def announce(command: str, forecast: Forecast, remedy: str, folder: Place | None = None) -> None:
     """Say what the command needs, if it is much; raise `ValueError` with the remedy if there is less."""
     check(forecast, remedy, None if folder is None else open_place(folder).folder)
-    say_needs(command, forecast)
+    say_needs(command, _time(forecast))
+
+
+def _time(forecast: Forecast) -> Forecast:
+    """Return the forecast with the seconds that its work takes on this machine, besides those known."""
+    if not forecast.work:
+        return forecast
+    from osae.speed import measure_rate
+
+    return replace(forecast, seconds=(forecast.seconds or 0) + forecast.work / measure_rate())
 
 
 def say_needs(command: str, forecast: Forecast) -> None:
@@ -42,27 +58,43 @@ def say_needs(command: str, forecast: Forecast) -> None:
 
 def announce_training(config: "RunConfig", folder: Path, device: str) -> None:
     """Print what a training run needs; memory is checked on the CPU only."""
+    needs = _forecast_training(config)
+    remedy = "train fewer recipes or seeds at a time, or give a smaller --batch or fewer --units."
+    if device == "cpu":
+        announce("train", needs, remedy, folder)
+    else:
+        check(Forecast(0, needs.disk), remedy, folder)
+
+
+def announce_sweep(configs: Sequence["RunConfig"], workers: int, folder: Path) -> None:
+    """Print what training these runs in parallel processes on the CPU needs."""
+    from osae.devices import single_thread
+
+    with single_thread():
+        needs = forecast_together([_forecast_training(config) for config in configs], workers)
+    announce("sweep", needs, "give fewer --jobs, or smaller SAEs.", folder)
+
+
+def _forecast_training(config: "RunConfig") -> Forecast:
     from osae.training.sizes import forecast_seconds, measure_training
 
     size = measure_training(config.recipes, config.seeds, config.source, len(config.snapshots))
-    remedy = "train fewer recipes or seeds at a time, or give a smaller --batch or fewer --units."
-    if device == "cpu":
-        steps = config.recipes[0].steps
-        announce("train", size.forecast(forecast_seconds(size, steps)), remedy, folder)
-    else:
-        check(Forecast(0, size.forecast().disk), remedy, folder)
+    return size.forecast(forecast_seconds(size, config.recipes[0].steps))
 
 
-def announce_comparison(saes: Sequence["Loaded"], data: Place | None, *, chance: bool) -> None:
+def announce_comparison(
+    saes: Sequence["Loaded"], data: Place | None, *, chance: bool, prefixes: Sequence[int] | None
+) -> None:
     """Print what comparing these SAEs needs."""
     if len(saes) > 1:
         rows = 0 if data is None else _count_rows(data)
-        announce("compare", forecast_comparison(_measure(saes), rows=rows, chance=chance), FEWER)
+        needs = forecast_comparison(_measure(saes), rows=rows, chance=chance, prefixes=prefixes)
+        announce("compare", needs, FEWER)
 
 
-def announce_evaluation(saes: Sequence["Loaded"]) -> None:
+def announce_evaluation(saes: Sequence["Loaded"], data: Place) -> None:
     """Print what evaluating these SAEs needs, without the language model."""
-    announce("evaluate", forecast_evaluation(_measure(saes)), FEWER)
+    announce("evaluate", forecast_evaluation(_measure(saes), _count_rows(data)), FEWER)
 
 
 def announce_ordering(sae: "Loaded", data: Place, by: str, folder: Place) -> None:
@@ -72,9 +104,10 @@ def announce_ordering(sae: "Loaded", data: Place, by: str, folder: Place) -> Non
     announce("order", forecast_ordering(size, rows, gain=by == "gain"), remedy, folder)
 
 
-def announce_stitching(small: "Loaded", large: "Loaded") -> None:
+def announce_stitching(small: "Loaded", large: "Loaded", data: Place) -> None:
     """Print what stitching these SAEs needs."""
-    announce("stitch", forecast_stitching(*_measure([small, large])), FEWER)
+    inner, outer = _measure([small, large])
+    announce("stitch", forecast_stitching(inner, outer, _count_rows(data)), FEWER)
 
 
 def announce_contexts(
@@ -83,13 +116,13 @@ def announce_contexts(
     """Say what collecting contexts needs, without the language model: `kept` per unit, of `window` tokens."""
     from osae.data.shards import Shards
 
-    shard = max(shard.rows for shard in Shards(data).shards)
+    rows = Shards(data)
+    shard = max(shard.rows for shard in rows.shards)
     remedy = (
         "keep fewer or shorter contexts (--top, --random, --before, --after), or give fewer SAEs at a time."
     )
-    announce(
-        "contexts", forecast_contexts(_measure(saes), shard=shard, kept=kept, window=window), remedy, folder
-    )
+    needs = forecast_contexts(_measure(saes), rows.rows, shard=shard, kept=kept, window=window)
+    announce("contexts", needs, remedy, folder)
 
 
 def announce_pruning(sae: "Loaded", others: Sequence["Loaded"], data: Place, folder: Place) -> None:
@@ -113,6 +146,37 @@ def announce_trust(sae: "Loaded", data: Place, *, twins: int, samples: int | Non
     (own,), seconds = _measure([sae]), forecast_seconds(size, recipe.steps)
     needs = forecast_trust(size, own, rows.rows, twins=twins, seconds=seconds)
     announce("trust", needs, "give fewer rows of data, or use a machine with more memory.", folder)
+
+
+def announce_conversion(sae: "Loaded", folder: Place) -> None:
+    """Say what writing this SAE in the format of another library needs."""
+    (size,) = _measure([sae])
+    announce("convert", forecast_conversion(size), OTHER_DISK, folder)
+
+
+def announce_dashboards(contexts: Path, folder: Place) -> None:
+    """Say what dashboards of an SAE with these contexts need."""
+    announce("convert", forecast_dashboards(_sum_sizes([contexts / ARRAYS])), OTHER_DISK, folder)
+
+
+def announce_pushing(saes: Sequence["Loaded"], folder: Path) -> None:
+    """Say what a repository of these SAEs needs."""
+    announce("push", forecast_pushing(_measure(saes)), "give fewer SAEs at a time, or free some.", folder)
+
+
+def announce_page(inputs: Sequence[Path], page: Path) -> None:
+    """Say what a page about these files and folders needs."""
+    results = [path for path in inputs if path.is_file()]
+    folders = [path for path in inputs if path.is_dir()]
+    results += [path / "results.json" for path in folders]
+    contexts = [file for path in folders for file in (path / ARRAYS, *path.glob(f"**/contexts/{ARRAYS}"))]
+    needs = forecast_page(_sum_sizes(results), _sum_sizes(contexts))
+    announce("report", needs, "show fewer results or SAEs on a page, or free some.", page.parent)
+
+
+def _sum_sizes(files: Sequence[Path]) -> int:
+    """Return the bytes of those of the files that exist."""
+    return sum(file.stat().st_size for file in set(files) if file.is_file())
 
 
 def _count_rows(data: Place) -> int:

@@ -7,6 +7,7 @@ the first missing block, and a training run can take its blocks directly from th
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -469,7 +470,8 @@ def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
     """Return what the missing rows need; raise `ValueError` with the number that fits if that is too much."""
     width, item = job.lm.activations(torch.zeros(1, 1).long()).shape[-1], DTYPES[job.dtype].itemsize
     model, block = job.lm.forecast_bytes(min(job.batch_tokens, missing)), job.spec.block
-    needs = forecast_harvest(missing, width, block=block, item=item, model=model)
+    seconds = _time_model(job, missing) / job.ranks.size
+    needs = forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
     folder = job.work.folder
     if isinstance(job.work, Mirror):  # shards are uploaded one by one
         check(replace(needs, disk=min(needs.disk, 2 * block * width * item)), "free some.", folder)
@@ -478,6 +480,15 @@ def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
     remedy = f"harvest --tokens {fits}, or into a folder on another disk, or give a smaller --mix-rows."
     check(needs, remedy, folder)
     return needs
+
+
+def _time_model(job: _Job, rows: int) -> float:
+    """Return the seconds that the model takes for that many rows, from the time that it takes for a few."""
+    context = job.spec.context
+    contexts = 1 if job.lm.device.type == "cpu" else max(1, job.batch_tokens // context)
+    started = time.perf_counter()
+    job.lm.activations(torch.zeros(contexts, context, dtype=torch.int64))
+    return (time.perf_counter() - started) / (contexts * context) * rows
 
 
 def _write_blocks(

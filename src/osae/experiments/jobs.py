@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,16 @@ import torch
 from osae import __version__
 from osae.config import to_json
 from osae.data.source import SourceSpec, open_source
+from osae.devices import single_thread
 from osae.experiments.places import Local, Place, run_tasks
 from osae.files import read_json
-from osae.forecast import SINGLE, WORKER, Forecast, check
+from osae.forecast import SINGLE, Forecast, check, forecast_together
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training.loop import train
 from osae.training.member import Member
 from osae.training.run import provenance
-from osae.training.sizes import measure_training
+from osae.training.sizes import forecast_seconds, measure_training
 from osae.versions import find_commit
 
 
@@ -73,14 +74,15 @@ def train_all(jobs: Sequence[Job], root: Path, *, place: Place) -> Iterator[Fini
 
 
 def forecast_jobs(jobs: Sequence[Job], workers: int) -> Forecast:
-    """Return the memory and disk space needed to train these SAEs in that many parallel processes."""
-    if not jobs:
-        return Forecast(0)
-    each = [measure_training([job.recipe], [job.seed], job.source).forecast().memory for job in jobs]
-    weights = [2 * SINGLE * job.recipe.sae.units * job.recipe.sae.width for job in jobs]
-    disk = sum(size * (1 + len(job.snapshots)) for job, size in zip(jobs, weights, strict=True))
-    together = sorted(each)[-workers:]
-    return Forecast(sum(together) + (WORKER * len(together) if workers > 1 else 0), disk)
+    """Return what training these SAEs in that many parallel processes takes."""
+    with single_thread():
+        return forecast_together([_forecast_job(job) for job in jobs], workers)
+
+
+def _forecast_job(job: Job) -> Forecast:
+    size, sae = measure_training([job.recipe], [job.seed], job.source), job.recipe.sae
+    disk = 2 * SINGLE * sae.units * sae.width * (1 + len(job.snapshots))
+    return replace(size.forecast(forecast_seconds(size, job.recipe.steps)), disk=disk)
 
 
 def sum_seconds(root: Path) -> float:

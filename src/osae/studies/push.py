@@ -21,7 +21,7 @@ DIGITS = 4
 
 
 def push(
-    subject: SAELike,
+    subject: SAELike | Sequence[SAELike],
     address: str,
     *,
     results: Sequence[Path | str | Known] = (),
@@ -34,7 +34,7 @@ def push(
     """Upload an SAE, or all SAEs of a run, to the hub in one commit; return the commit's address.
 
     Args:
-        subject: the SAE, as a path, an `SAE` or a loaded file; a run folder means all of its SAEs.
+        subject: one or several SAEs, as paths, `SAE`s or loaded files; a run folder means all of its SAEs.
         address: `hf:user/repo`; the repository is created if it does not exist. Log in with
             `hf auth login`, or set HF_TOKEN.
         results: comparisons and evaluations that include the SAEs, or their JSON files, for the tables in the
@@ -50,7 +50,7 @@ def push(
 
 
 def write_repository(
-    subject: SAELike,
+    subject: SAELike | Sequence[SAELike],
     folder: Path | str,
     address: str,
     *,

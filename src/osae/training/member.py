@@ -29,16 +29,28 @@ from osae.training.weights import Weights
 
 REVIVAL_ROWS = 50_000  # rows to search for poorly reconstructed ones
 SEEN = 1000  # rows from which the scale of the loss is measured
+ROUNDING = 1e-6  # relative deviation of rows that are the same, up to rounding in single precision
+SMALLEST = 1e-12  # deviation of rows that are scaled to one; smaller ones stay smaller
 REVIVAL_NUMBERS = 2**26  # of the dense code of those rows
 
 
 @single_thread()  # the last bits of a sum depend on the number of threads
 def input_scale(rows: Float[Tensor, "N d"]) -> float:
-    """Return the factor that scales rows to a mean square of one per coordinate around their mean."""
-    deviation = float((rows - rows.mean(0)).square().mean().sqrt())
+    """Return the factor that scales rows to a mean square of one per coordinate around their mean.
+
+    If all rows are the same, their distances from the mean are rounding errors, which must not be magnified:
+    the factor then scales the rows to a mean square of one around zero.
+    """
+    deviation = _root_mean_square(rows - rows.mean(0))
     if not math.isfinite(deviation):  # in single precision, squares of numbers above 1e19 are infinite
-        deviation = float((rows.double() - rows.double().mean(0)).square().mean().sqrt())
-    return 1.0 / max(deviation, 1e-12)
+        rows = rows.double()
+        deviation = _root_mean_square(rows - rows.mean(0))
+    size = _root_mean_square(rows)
+    return 1.0 / max(deviation if deviation > ROUNDING * size else size, SMALLEST)
+
+
+def _root_mean_square(numbers: Tensor) -> float:
+    return float(numbers.square().mean().sqrt())
 
 
 def name_member(recipe: Recipe, seed: int) -> str:
@@ -91,10 +103,15 @@ class Member:
         self.fused = fused.applies(recipe, self.device)
         self.last_fired = torch.zeros(len(self.sae.decoder), dtype=torch.int64, device=self.device)
         self.skipped = 0  # batches skipped because their loss or gradients were not finite
-        self.watch = Watch(self.name, self.device, float(rows[:SEEN].square().sum(-1).mean()))
+        self.watch = Watch(self.name, self.device, self._measure_empty(rows[:SEEN]))
         self.may_skip = True
         self._oldest = 0  # every unit has fired at this step or later
         self._set_schedules()
+
+    def _measure_empty(self, rows: Float[Tensor, "N d"]) -> float:
+        """Return the loss of an SAE that reconstructs nothing; rescaled rows count at least as ones."""
+        least = rows.shape[1] if self.recipe.rescale else 0
+        return max(float(rows.square().sum(-1).mean()), least)
 
     def _set_schedules(self) -> None:
         recipe, plan = self.recipe, make_schedules(self.recipe)

@@ -1,6 +1,5 @@
 """The sizes of a training run, from which its requirements are forecast before it starts."""
 
-import time
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -14,10 +13,12 @@ from osae.kernels import DENSE_SHARE, batch
 from osae.recipes import FromData, FromModes, Recipe
 from osae.revival import Resample, Split
 from osae.sparsify import BatchTopK, TopK
+from osae.speed import time_product
 from osae.training.member import REVIVAL_NUMBERS, REVIVAL_ROWS
 
 CANDIDATES = 4  # arrays of BatchTopK's candidates per array of a code
 PROBE = 2**29  # multiplications for measuring the speed of this machine: some hundredths of a second
+STEP_SECONDS = 0.001  # of a step of a tiny SAE
 PRODUCTS, DENSE_PRODUCTS = 2.0, 12.0  # of the encoder, that take as long as a step with sparse or dense codes
 
 
@@ -48,14 +49,9 @@ def measure_training(
 def forecast_seconds(size: Training, steps: int) -> float:
     """Return an estimate of how long that many steps take on this CPU, from the time of one product."""
     rows = max(1, min(size.batch, PROBE // (size.units * size.width)))
-    x, encoder = torch.ones(rows, size.width), torch.ones(size.units, size.width)
-    times = []
-    for _ in range(2):  # the first one also warms up
-        started = time.perf_counter()
-        torch.mm(x, encoder.T)
-        times.append(time.perf_counter() - started)
+    product = time_product(rows, size.units, size.width, torch.get_num_threads()) / rows * size.batch
     products = DENSE_PRODUCTS if size.dense else PRODUCTS
-    return products * min(times) / rows * size.batch * size.members * steps
+    return (STEP_SECONDS + products * product) * size.members * steps
 
 
 def _count_entries(recipe: Recipe) -> int:

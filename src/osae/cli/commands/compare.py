@@ -68,7 +68,7 @@ def run(options: CompareOptions, line: str) -> int:
     from osae.studies.subjects import open_subjects
 
     saes = open_subjects(options.saes, options.orientation)
-    announce_comparison(saes, options.data, chance=options.chance_draws != 0)
+    announce_comparison(saes, options.data, chance=options.chance_draws != 0, prefixes=options.prefixes)
     with Progress("osae compare") as progress:
         result = compare(
             saes,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_conversion, announce_dashboards
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_new_folder
 from osae.cli.shared_options import SAE, layer_option, model_name_option, orientation_option
@@ -57,15 +58,11 @@ def run(options: ConvertOptions, line: str) -> int:
         return _write_dashboards(options)
     from osae.report.text import visible
     from osae.studies.convert import convert
+    from osae.studies.subjects import open_subject
 
-    loaded = convert(
-        options.sae,
-        options.out,
-        to=options.to,
-        model=options.model,
-        layer=options.layer,
-        orientation=options.orientation,
-    )
+    loaded = open_subject(options.sae, options.orientation)
+    announce_conversion(loaded, options.out)
+    convert(loaded, options.out, to=options.to, model=options.model, layer=options.layer)
     for note in loaded.notes:
         print(f"- {visible(note)}")
     print(options.out)
@@ -81,9 +78,11 @@ def _write_dashboards(options: ConvertOptions) -> int:
     assert options.model is not None
     assert options.layer is not None
     assert options.source_set is not None
+    contexts = options.contexts or folder_of(Path(options.sae))
+    announce_dashboards(contexts, options.out)
     with new_folder(options.out) as folder:
         write_neuronpedia(
-            options.contexts or folder_of(Path(options.sae)),
+            contexts,
             folder,
             model=options.model,
             layer=options.layer,

@@ -72,7 +72,7 @@ def run(options: EvaluateOptions, line: str) -> int:
     from osae.studies.subjects import open_subjects
 
     saes = open_subjects(options.saes)
-    announce_evaluation(saes)
+    announce_evaluation(saes, options.data)
     with Progress("osae evaluate") as progress:
         result = evaluate(
             saes,

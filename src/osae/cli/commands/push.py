@@ -1,9 +1,11 @@
 """`osae push`: upload SAEs to the hub, for other libraries to load."""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_pushing
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_new_folder
 from osae.cli.shared_options import SAE_OR_RUN, layer_option, model_name_option
@@ -56,7 +58,10 @@ def run(options: PushOptions, line: str) -> int:
         check_new_folder(options.dry_run)
     check_present(options.sae, *options.results)
     from osae.studies.push import push, write_repository
+    from osae.studies.subjects import open_subjects
 
+    saes = open_subjects(options.sae)
+    announce_pushing(saes, options.dry_run or Path(tempfile.gettempdir()))
     about = {
         "results": options.results,
         "model": options.model,
@@ -64,10 +69,10 @@ def run(options: PushOptions, line: str) -> int:
         "license": options.license,
     }
     if options.dry_run is not None:
-        write_repository(options.sae, options.dry_run, options.repo, **about)
+        write_repository(saes, options.dry_run, options.repo, **about)
         print(options.dry_run)
         return 0
-    print(push(options.sae, options.repo, **about, private=options.private, replace=options.replace))
+    print(push(saes, options.repo, **about, private=options.private, replace=options.replace))
     return 0
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_page
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_files
 from osae.cli.shared_options import RUN_OR_RESULT
@@ -30,6 +31,7 @@ def run(options: ReportOptions, line: str) -> int:
     from osae.report.inputs import open_inputs
     from osae.report.page import write_report
 
+    announce_page(options.inputs, options.out)
     write_report(open_inputs(options.inputs).page(), options.out, folder=options.folder)
     print(options.out)
     return 0

@@ -27,7 +27,7 @@ def run(options: StitchOptions, line: str) -> int:
     from osae.studies.subjects import open_subject
 
     small, large = open_subject(options.small), open_subject(options.large)
-    announce_stitching(small, large)
+    announce_stitching(small, large, options.data)
     with Progress("osae stitch") as progress:
         result = stitch(small, large, options.data, progress=progress)
     return finish_study(result, options, line)

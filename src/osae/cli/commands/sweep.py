@@ -1,6 +1,7 @@
 """`osae sweep`: run many training runs from one file, on this machine or on a cluster."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from osae.cli import config_file
 from osae.cli.command import Command
 from osae.cli.commands import train
+from osae.cli.forecasting import announce_sweep
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_folder, date_now
 from osae.cli.terminal import say
-from osae.experiments.places import PlaceOptions
+from osae.experiments.places import Local, Place, PlaceOptions
 from osae.options import device_option, option
 
 if TYPE_CHECKING:
@@ -59,10 +61,11 @@ def run(options: SweepOptions, line: str) -> int:
     from osae.results.base import Provenance
     from osae.versions import versions
 
+    tasks = [_plan(options, name, values) for name, values in _name_all(combinations).items()]
+    place = options.find_place(options.jobs or os.cpu_count() or 1, options.out.absolute())
+    _announce(tasks, place, options)
     with lock(options.out):
-        tasks = [_plan(options, name, values) for name, values in _name_all(combinations).items()]
         provenance = Provenance(versions(), line, date_now())
-        place = options.find_place(options.jobs or os.cpu_count() or 1, options.out.absolute())
         result = run_sweep(
             tasks,
             place=place,
@@ -98,6 +101,15 @@ def _plan(options: SweepOptions, name: str, one: "config_file.Combination") -> "
     except ValueError as error:
         raise ValueError(f"{options.sweep}, {name}: {error}") from error
     return SweepTask(name, folder, config, one.settings, options.device)
+
+
+def _announce(tasks: "Sequence[SweepTask]", place: Place, options: SweepOptions) -> None:
+    """Print what the unfinished runs need, if they are trained on the CPU of this machine."""
+    from osae.devices import choose_device
+
+    if isinstance(place, Local) and choose_device(options.device) == "cpu":
+        unfinished = [task.config for task in tasks if not task.is_finished()]
+        announce_sweep(unfinished, place.workers, options.out)
 
 
 def _update(sweep: "Sweep", task: "SweepTask", out: Path) -> None:
