@@ -61,6 +61,21 @@ def long() -> Iterator[Planned]:
         yield plan(ORDERED, 4_000_000, 256, less | FEW_SORTS | MODES)
 
 
+def small_batches() -> Iterator[Planned]:
+    """Yield smaller batches from noise: more steps for the same tokens, at rates that keep units alive."""
+    for tokens in (750_000, 4_000_000):
+        for batch in (128, 64):
+            yield plan("topk", tokens, batch, {"lr.peak": 4e-3} | NOISE)
+            for full in (0.7, 0.85):
+                changes = {"lr.peak": 4e-3, "prefix.full": full} | FEW_SORTS | NOISE
+                yield plan(ORDERED, tokens, batch, changes)
+
+
+def rates() -> Iterator[Planned]:
+    """Yield a higher rate from noise."""
+    yield plan("topk", 1_500_000, 256, {"lr.peak": 8e-3} | NOISE)
+
+
 def other_text() -> Iterator[Planned]:
     """Yield the recipe and TopK on a text that was not used in the search."""
     yield plan("osae-from-modes", 1_500_000, 256, {}, text="linux")
@@ -78,6 +93,8 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "starts": starts,
     "budgets": budgets,
     "long": long,
+    "small-batches": small_batches,
+    "rates": rates,
     "other-text": other_text,
     "large": large,
 }
