@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osae.cli.terminal import say
-from osae.context_files import ARRAYS
 from osae.forecast import (
     Dictionary,
     Forecast,
@@ -156,6 +155,8 @@ def announce_conversion(sae: "Loaded", folder: Place) -> None:
 
 def announce_dashboards(contexts: Path, folder: Place) -> None:
     """Say what dashboards of an SAE with these contexts need."""
+    from osae.context_files import ARRAYS
+
     announce("convert", forecast_dashboards(_sum_sizes([contexts / ARRAYS])), OTHER_DISK, folder)
 
 
@@ -166,6 +167,8 @@ def announce_pushing(saes: Sequence["Loaded"], folder: Path) -> None:
 
 def announce_page(inputs: Sequence[Path], page: Path) -> None:
     """Say what a page about these files and folders needs."""
+    from osae.context_files import ARRAYS
+
     results = [path for path in inputs if path.is_file()]
     folders = [path for path in inputs if path.is_dir()]
     results += [path / "results.json" for path in folders]

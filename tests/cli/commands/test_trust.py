@@ -35,7 +35,7 @@ def test_trust_trains_twins_and_prune_keeps_what_they_find(tmp_path, monkeypatch
 
     words = ["prune", "mine", "--scores", "t.json", "--data", "x.npy", "--model", "none", "--out", "less"]
     assert main([*words, "--json", "p.json", "--html", "p.html"]) == 0
-    assert "units are found again in more than 0.5 of 2 other SAEs" in " ".join(
+    assert "units are found again in more than half of 2 other SAEs" in " ".join(
         capsys.readouterr().out.split()
     )
     result = json.loads((tmp_path / "p.json").read_text())
