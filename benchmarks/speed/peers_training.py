@@ -19,6 +19,7 @@ from torch import Tensor
 from benchmarks.speed.curves import Curve, draw_batches
 from benchmarks.speed.peers import PACKAGES, DictionaryLearning, SAELens, Sparsify
 from benchmarks.speed.pipe import Shape
+from benchmarks.speed.worker import TINY
 
 WARMUP = 1000  # steps, in sparsify with Adam and in dictionary_learning
 
@@ -40,6 +41,7 @@ def make_entry(name: str, shape: Shape, x: Tensor, steps: int, factor: float) ->
 
 def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, factor: float = 1.0) -> Curve:
     """Train the entry and return its curve."""
+    make_entry(name, TINY, torch.zeros(TINY.B, TINY.d), steps, factor)  # imports the library
     torch.manual_seed(0)
     started = time.process_time()
     entry = make_entry(name, shape, rows[: shape.B], steps, factor)

@@ -116,7 +116,8 @@ class _PrefixLoss(torch.autograd.Function):
             left, right = runs[run]
             outs = _array(dx), parts[left:right], into
             for i, group in enumerate(lanes[lane]):
-                where = (starts[group], slots, owners, *groups[group], cuts[left : right + 1], i == 0)
+                first, last = groups[group]
+                where = starts[group], slots, owners, first, last, cuts[left : right + 1], i == 0
                 loops.prefix_backward(*args, *where, *outs)
 
         _sum_lanes(walk, len(lanes), len(runs), _array(ddecoder))
