@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from osae.devices import choose_device, map_in_threads, single_thread
+from osae.devices import choose_device, choose_devices, map_in_threads, single_thread, spread_over
 
 
 def test_a_device_that_cannot_be_used_is_refused_in_one_line():
@@ -14,6 +14,19 @@ def test_a_device_that_cannot_be_used_is_refused_in_one_line():
     with pytest.raises(ValueError, match="device='toaster' cannot be used on this machine") as refused:
         choose_device("toaster")
     assert "\n" not in str(refused.value)
+
+
+def test_several_devices_are_chosen_one_by_one():
+    assert choose_devices("cpu") == "cpu"
+    assert choose_devices("cpu,meta,cpu") == "cpu,meta,cpu"
+    with pytest.raises(ValueError, match="device='toaster'"):
+        choose_devices("cpu,toaster")
+
+
+def test_saes_take_turns_among_devices():
+    assert spread_over("cpu", 3) == ["cpu"] * 3
+    assert spread_over("cuda:0,cuda:1", 5) == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+    assert spread_over("cuda:0,cuda:1,cuda:2", 2) == ["cuda:0", "cuda:1"]
 
 
 def test_a_single_thread_is_used_inside_the_block_alone():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-POINTS = 12  # of a curve
+POINTS = 16  # of a curve, each after 1.4 times as many steps as the one before
 
 
 class Point(NamedTuple):
@@ -21,12 +21,20 @@ class Point(NamedTuple):
 class Curve:
     """A curve recorded during a training run; the time taken by measurements is not counted."""
 
-    def __init__(self, held: Tensor, reconstruct: Callable[[Tensor], Tensor], batch: int, steps: int):
+    def __init__(
+        self,
+        held: Tensor,
+        reconstruct: Callable[[Tensor], Tensor],
+        batch: int,
+        steps: int,
+        started: float | None = None,
+    ):
+        """Begin a curve; `started` is the CPU time at which the SAE began to be set up (now)."""
         self._held, self._reconstruct, self._batch = held, reconstruct, batch
         self._spread = float((held - held.mean(0)).square().sum())
-        self._due = {max(1, round(steps * (i + 1) / POINTS)) for i in range(POINTS)}
+        self._due = {max(1, round(steps / 2 ** (i / 2))) for i in range(POINTS)}
         self.points: list[Point] = []
-        self._started = time.process_time()
+        self._started = time.process_time() if started is None else started
 
     def after(self, step: int) -> None:
         """Measure if a measurement is due after this many steps."""

@@ -76,7 +76,10 @@ class SAELens:
 class Sparsify:
     """sparsify's SparseCoder with the parts of its training loop that apply to one SAE."""
 
-    def __init__(self, shape: Shape, x: Tensor, *, signum: bool, lr: float = 1e-4):
+    def __init__(
+        self, shape: Shape, x: Tensor, *, signum: bool, lr: float = 1e-4, plan: tuple[int, int] | None = None
+    ):
+        """Train at this rate; `plan` are the steps of its warm-up and of the run, after which it is zero."""
         from sparsify import SparseCoder, SparseCoderConfig
 
         self.x, self.sae = x, SparseCoder(shape.d, SparseCoderConfig(num_latents=shape.K, k=shape.k))
@@ -90,6 +93,11 @@ class Sparsify:
             self.optimizer.train()
         else:
             self.optimizer = torch.optim.Adam(self.sae.parameters(), lr=lr)
+        self.signum, self.schedule = signum, None
+        if plan is not None:
+            from transformers import get_linear_schedule_with_warmup
+
+            self.schedule = get_linear_schedule_with_warmup(self.optimizer, *plan)
 
     def forward(self) -> Tensor:
         self.sae.set_decoder_norm_to_unit_norm()
@@ -103,12 +111,19 @@ class Sparsify:
         self.sae.remove_gradient_parallel_to_decoder_directions()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.schedule is not None:
+            self.schedule.step()
         self.inactive += len(self.x)
         self.inactive[self.fired] = 0
         self.fired.zero_()
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        return self.sae(x).sae_out
+        if not self.signum:
+            return self.sae(x).sae_out
+        self.optimizer.eval()  # the averaged weights, which its trainer saves
+        found = self.sae(x).sae_out
+        self.optimizer.train()
+        return found
 
     def parameters(self) -> list[Tensor]:
         return list(self.sae.parameters())
@@ -120,12 +135,12 @@ class Sparsify:
 class DictionaryLearning:
     """dictionary_learning's trainers, without their first step, which also sets the bias."""
 
-    def __init__(self, shape: Shape, x: Tensor, *, nested: bool):
+    def __init__(self, shape: Shape, x: Tensor, *, nested: bool, lr: float | None = None, warmup: int = 1000):
         from dictionary_learning.trainers.matryoshka_batch_top_k import MatryoshkaBatchTopKTrainer
         from dictionary_learning.trainers.top_k import TopKTrainer
 
         shared = {"steps": 10**6, "activation_dim": shape.d, "dict_size": shape.K, "k": shape.k}
-        about = {"layer": 0, "lm_name": "none", "device": "cpu", "seed": 0}
+        about = {"layer": 0, "lm_name": "none", "device": "cpu", "seed": 0, "lr": lr, "warmup_steps": warmup}
         self.x = x
         if nested:
             self.trainer = MatryoshkaBatchTopKTrainer(**shared, **about, group_fractions=list(GROUPS))

@@ -1,12 +1,17 @@
 """Run a peer's own trainer on given activations, in the peers' environment, and print a curve as JSON.
 
-Learning rates are the libraries' defaults: 3e-4 for SAELens' runner, and 2e-4 / sqrt(K / 2^14) for sparsify
-and dictionary_learning. This module needs torch and the peers, but not osae.
+Learning rates are multiples of the libraries' defaults, as their installed sources have them: 3e-4 and no
+schedule for SAELens' runner; for sparsify 5e-3 / sqrt(K / 2^14) with signum, its default, and
+2e-4 / sqrt(K / 2^14) with Adam, which warms up and then decays linearly; 2e-4 / sqrt(K / 2^14) after a
+warm-up for dictionary_learning. Their warm-ups of 1,000 steps are shortened to a tenth of the run, if
+that is less. This module needs torch and the peers, but not osae.
 """
 
 import json
 import sys
+import time
 from importlib.metadata import version
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,20 +19,33 @@ from torch import Tensor
 from benchmarks.speed.curves import Curve, draw_batches
 from benchmarks.speed.peers import PACKAGES, DictionaryLearning, SAELens, Sparsify
 from benchmarks.speed.pipe import Shape
+from benchmarks.speed.worker import TINY
 
-ENTRIES = {
-    "saelens-topk": lambda shape, x: SAELens(shape, x, nested=False, lr=3e-4),
-    "saelens-matryoshka": lambda shape, x: SAELens(shape, x, nested=True, lr=3e-4),
-    "sparsify-topk": lambda shape, x: Sparsify(shape, x, signum=False, lr=2e-4 / (shape.K / 2**14) ** 0.5),
-    "dictionary_learning-topk": lambda shape, x: DictionaryLearning(shape, x, nested=False),
-}
+WARMUP = 1000  # steps, in sparsify with Adam and in dictionary_learning
 
 
-def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int) -> Curve:
+def make_entry(name: str, shape: Shape, x: Tensor, steps: int, factor: float) -> Any:
+    """Return the entry with `factor` times its library's default learning rate, for a run of `steps`."""
+    scaled, warmup = factor / (shape.K / 2**14) ** 0.5, min(WARMUP, steps // 10)
+    match name:
+        case "saelens-topk" | "saelens-matryoshka":
+            return SAELens(shape, x, nested=name.endswith("matryoshka"), lr=3e-4 * factor)
+        case "sparsify-topk":
+            return Sparsify(shape, x, signum=False, lr=2e-4 * scaled, plan=(warmup, steps))
+        case "sparsify-topk-signum":
+            return Sparsify(shape, x, signum=True, lr=5e-3 * scaled)
+        case "dictionary_learning-topk":
+            return DictionaryLearning(shape, x, nested=False, lr=2e-4 * scaled, warmup=warmup)
+    raise ValueError(f"entry {name!r} is unknown.")
+
+
+def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, factor: float = 1.0) -> Curve:
     """Train the entry and return its curve."""
+    make_entry(name, TINY, torch.zeros(TINY.B, TINY.d), steps, factor)  # imports the library
     torch.manual_seed(0)
-    entry = ENTRIES[name](shape, rows[: shape.B])
-    curve = Curve(held, entry.reconstruct, shape.B, steps)
+    started = time.process_time()
+    entry = make_entry(name, shape, rows[: shape.B], steps, factor)
+    curve = Curve(held, entry.reconstruct, shape.B, steps, started)
     for step, places in enumerate(draw_batches(rows, shape.B, steps)):
         entry.x = rows[places]
         entry.step()
@@ -37,9 +55,9 @@ def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int) -> C
 
 if __name__ == "__main__":
     answers, sys.stdout = sys.stdout, sys.stderr  # some libraries print when imported
-    _, name, sizes, steps, data = sys.argv
+    _, name, sizes, steps, factor, data = sys.argv
     torch.set_num_threads(1)
     given = torch.load(data, weights_only=True)
-    found = follow(name, Shape(*json.loads(sizes)), given["rows"], given["held"], int(steps))
+    found = follow(name, Shape(*json.loads(sizes)), given["rows"], given["held"], int(steps), float(factor))
     package = PACKAGES[name.partition("-")[0]]
     print(json.dumps({"version": f"{package} {version(package)}", "points": found.points}), file=answers)

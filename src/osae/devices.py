@@ -29,6 +29,17 @@ def choose_device(device: str) -> str:
     return device
 
 
+def choose_devices(devices: str) -> str:
+    """Return the requested devices, one or several separated by commas, each as in `choose_device`."""
+    return ",".join(choose_device(device) for device in devices.split(","))
+
+
+def spread_over(devices: str, count: int) -> list[str]:
+    """Return the device of each of `count` SAEs, which take turns among the devices."""
+    listed = devices.split(",")
+    return [listed[i % len(listed)] for i in range(count)]
+
+
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Run torch in a single thread: on small tensors, synchronising threads takes longer than the work."""

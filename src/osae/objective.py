@@ -49,7 +49,8 @@ def objective(
     the prefixes that end in it. The terms of the batch are then the mean over `rows` of the sum over `units`,
     except for the loss of dead units, which is the same on all ranks along `units`.
     """
-    centred, penalty = x - sae.decoder_bias, x.new_zeros(())
+    # not x - b: its gradient would be negated for every row instead of once
+    centred, penalty = x + (-sae.decoder_bias), x.new_zeros(())
     match sae.config.sparsifier:
         case JumpReLU(l0, bandwidth):
             # a threshold also learns from units just below it, so inactive units need a gradient

@@ -160,14 +160,15 @@ def option(
     return dataclasses.field(metadata={"option": declared}, default=default)
 
 
-def device_option(use: str) -> Any:
-    """Declare an option for the device to use."""
+def device_option(use: str, *, several: bool = False) -> Any:
+    """Declare an option for the device to use, or for `several`, separated by commas."""
     return option(
-        f"where to {use}: auto, cpu, cuda, cuda:1, mps",
+        f"where to {use}: auto, cpu, cuda, cuda:1, mps"
+        + (", or cuda:0,cuda:1,... to distribute SAEs" if several else ""),
         default="auto",
         metavar="DEVICE",
-        pattern=DEVICES,
-        wanted="auto, cpu, mps, cuda or cuda:N",
+        pattern=rf"({DEVICES})(,({DEVICES}))*" if several else DEVICES,
+        wanted="auto, cpu, mps, cuda or cuda:N" + (", or several separated by commas" if several else ""),
     )
 
 

@@ -471,27 +471,72 @@ def test_import_loads_neither_numba_nor_triton():
     assert done.stdout.strip() == "[]"
 
 
-def count_tasks(samples, width, units):
+def count_tasks(samples, width, units, active=80):
+    """Return the number of tasks of the forward and the backward pass of the loss."""
     from osae.kernels import cpu
 
     blocks = len(cpu._columns(width)) - 1
-    lanes = len(cpu._lanes(-(-samples // cpu.SAMPLES), blocks, units * width))
-    return lanes * len(cpu._runs(lanes, blocks))
+    groups = cpu._cuts(samples, cpu._group_size(active, units))
+    lanes = len(cpu._lanes(groups, blocks, units * width))
+    return len(groups) * len(cpu._runs(len(groups), blocks)), lanes * len(cpu._runs(lanes, blocks))
 
 
-def test_the_backward_pass_has_tasks_for_many_cores_whatever_the_width():
+@pytest.fixture
+def threads():
+    """Return the function that sets the number of threads, which is restored afterwards."""
     before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(32)
-        assert [count_tasks(8192, width, 4096) for width in (64, 512, 768, 2304)] == [16, 32, 33, 36]
-        assert count_tasks(16384, 64, 4096) == 32
-        assert count_tasks(2048, 512, 4096) == 8
-        assert count_tasks(500, 80, 100) == 1
-        assert count_tasks(8192, 2304, 65536) == 9  # more would take another half gigabyte each
-        torch.set_num_threads(2)  # a few threads get wider tasks, which take less time together
-        assert [count_tasks(2048, 512, 4096), count_tasks(500, 512, 4096)] == [4, 2]
-    finally:
-        torch.set_num_threads(before)
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_the_backward_pass_has_tasks_for_many_cores_whatever_the_width(threads):
+    threads(32)
+    assert [count_tasks(8192, width, 4096)[1] for width in (64, 512, 768, 2304)] == [16, 32, 33, 36]
+    assert count_tasks(16384, 64, 4096)[1] == 32
+    assert count_tasks(500, 80, 100)[1] == 1
+    assert count_tasks(8192, 2304, 65536)[1] == 9  # more would take another half gigabyte each
+    threads(2)  # a few threads get wider tasks, which take less time together
+    assert [count_tasks(2048, 512, 4096)[1], count_tasks(500, 512, 4096)[1]] == [4, 2]
+
+
+def test_tasks_of_the_benchmark_on_32_threads(threads):
+    """Sums over a batch of 2048 have four lanes, however many threads there are."""
+    from benchmarks.speed.run import SHAPES
+    from osae.kernels import cpu
+
+    threads(32)
+    found = [count_tasks(shape.B, shape.d, shape.K, shape.k) for shape in SHAPES]
+    assert found == [(8, 8), (8, 8), (8, 8), (18, 18), (32, 8), (32, 8)]
+    # selection by rows, the encoder's gradient by units, decoding by rows
+    assert {len(cpu._rows(rows)) for shape in SHAPES for rows in (shape.B, shape.K)} == {128}
+
+
+@pytest.mark.parametrize("active", [3, 40])
+def test_groups_of_samples_do_not_change_results(active, monkeypatch):
+    from osae.kernels import cpu
+
+    x, values, units, decoder, weights, upstream = draw_problem(5, 1300, 24, 64, active, torch.float32)
+    found = []
+    for size in (128, 256, 512):
+        monkeypatch.setattr(cpu, "_group_size", lambda *_, size=size: size)
+        leaves = [t.clone().requires_grad_() for t in (x, values, decoder)]
+        with kernels.using("cpu"):
+            loss = kernels.all_prefix_loss(leaves[0], leaves[1], units, leaves[2], weights)
+        found.append([loss, *torch.autograd.grad(loss, leaves, upstream)])
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_codes_and_their_gradients_are_the_same_on_more_threads_than_cores(threads):
+    x, _, _, decoder, _, _ = draw_problem(6, 300, 40, 96, 7, torch.float32)
+    found = []
+    for count in (1, 4 * (os.cpu_count() or 1)):
+        threads(count)
+        leaves = [t.clone().requires_grad_() for t in (x, decoder)]
+        with kernels.using("cpu"):
+            values, units = kernels.topk_encode(leaves[0], leaves[1], None, 7)
+            rows = kernels.decode(values, units, leaves[1])
+        found.append([values, units, rows, *torch.autograd.grad(rows.square().sum(), leaves)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("samples", [1500, 5000])
@@ -499,7 +544,7 @@ def test_sums_in_lanes_are_right_and_the_same_on_any_number_of_threads(samples):
     """More threads than cores, and lanes of several groups."""
     from osae.kernels import cpu
 
-    assert len(cpu._lanes(-(-samples // cpu.SAMPLES), 1, 24)) > 1
+    assert len(cpu._lanes(cpu._cuts(samples, cpu.LEAST_SAMPLES), 1, 24)) > 1
     x, values, units, decoder, weights, upstream = draw_problem(4, samples, 3, 8, 2, torch.float32)
     found, before = [], torch.get_num_threads()
     try:

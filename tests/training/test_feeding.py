@@ -63,9 +63,9 @@ def beside(monkeypatch):
     return uploads
 
 
-def make_member(source, seconds=0.0, seed=0):
+def make_member(source, seconds=0.0, seed=0, device="cpu"):
     """Return an SAE whose steps take so long, on the device as it were."""
-    member = Member(recipe("topk", TASK), seed, source.block(0))
+    member = Member(recipe("topk", TASK), seed, source.block(0), device=device)
     real = member.advance
     member.advance = lambda x, step: (time.sleep(seconds), real(x, step))[1]
     return member
@@ -117,7 +117,7 @@ def test_seeds_that_share_blocks_have_each_of_them_read_once(beside):
 
 def test_batches_are_the_same_with_and_without_a_helper(beside):
     plain, source = Batches(Slow(), 3, BATCH), Slow(0.01)
-    with open_helper(CPU) as helper:
+    with open_helper([CPU]) as helper:
         ahead = Batches(source, 3, BATCH, feed=Feed(source, 3, CPU, helper=helper, last=5))
         for step in (0, 1, 5, 6, 7, 8, 20, 3):  # in any order, as after a resume
             assert torch.equal(ahead.at(step), plain.at(step))
@@ -127,7 +127,7 @@ def test_batches_are_the_same_with_and_without_a_helper(beside):
 def test_the_cpu_uses_blocks_where_they_were_read():
     rows = torch.ones(4, 3)
     assert place(rows, CPU).there is rows
-    with open_helper(CPU) as helper:
+    with open_helper([CPU]) as helper:
         assert helper is None
 
 
@@ -144,6 +144,21 @@ def test_another_device_gets_a_block_once_and_batches_are_picked_there(monkeypat
     assert moved == [ROWS, ROWS]
 
 
+def test_saes_on_different_devices_are_trained_as_if_each_were_alone():
+    def train_on(*places):
+        source = Slow()
+        members = [make_member(source, seed=0, device=place) for place in places]
+        train(members, source)
+        return [member.finish() for member in members], source.asked
+
+    with on_device():
+        (host, other), asked = train_on("cpu", DEVICE)
+        ((alone,), _), ((there,), _) = train_on("cpu"), train_on(DEVICE)
+    assert torch.equal(host.decoder, alone.decoder)
+    assert torch.equal(other.decoder, there.decoder)
+    assert asked == list(range(STEPS * BATCH // ROWS))  # each once, for both
+
+
 def test_a_block_that_is_too_large_stays_on_the_host(monkeypatch):
     monkeypatch.setattr(feeding, "LARGEST", 11)
     rows = torch.ones(4, 3)
@@ -156,7 +171,7 @@ def test_rows_of_a_single_block_are_uploaded_once(beside):
     source.parts = lambda step, batch: [Part(step, 0, batch)]  # a block number for every epoch
     rows = torch.ones(ROWS, 6)
     source.block = lambda index, seed=0: rows
-    with open_helper(CPU) as helper:
+    with open_helper([CPU]) as helper:
         batches = Batches(source, 0, BATCH, feed=Feed(source, 0, CPU, helper=helper, last=9))
         for step in range(5):
             batches.at(step)

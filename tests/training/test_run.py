@@ -59,6 +59,14 @@ def test_killed_and_resumed_run_ends_bit_for_bit_the_same(undisturbed, tmp_path)
     assert (folder / "log.jsonl").read_text() == (undisturbed / "log.jsonl").read_text()
 
 
+def test_a_run_on_several_devices_equals_that_on_one_bit_for_bit(undisturbed, tmp_path):
+    finished(*TRAIN, "--device", "cpu,cpu", "--out", tmp_path / "run")
+    assert same(undisturbed, tmp_path / "run")
+    said = run([*TRAIN, "--device", "cpu,toaster", "--out", tmp_path / "other"])
+    assert said[0] == 2
+    assert "several separated by commas" in said[1]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_resume(number, code, undisturbed, tmp_path):
     folder = tmp_path / "run"

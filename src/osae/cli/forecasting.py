@@ -59,7 +59,7 @@ def announce_training(config: "RunConfig", folder: Path, device: str) -> None:
     """Print what a training run needs; memory is checked on the CPU only."""
     needs = _forecast_training(config)
     remedy = "train fewer recipes or seeds at a time, or give a smaller --batch or fewer --units."
-    if device == "cpu":
+    if set(device.split(",")) == {"cpu"}:
         announce("train", needs, remedy, folder)
     else:
         check(Forecast(0, needs.disk), remedy, folder)

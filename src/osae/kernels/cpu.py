@@ -28,7 +28,9 @@ from osae.kernels.batch import find_largest
 from osae.kernels.precision import pass_rounded
 
 COLUMNS = 256  # width of a block of columns, each summed separately: narrow enough for two at d = 512
-SAMPLES = 512  # samples processed together: their residuals stay in the faster caches
+SAMPLES = 512  # samples whose decoder gradients are summed one after another, and the most in a group
+LEAST_SAMPLES = 128  # in a group: samples processed together, whose residuals stay in the faster caches
+SHARED = 6  # entries that a unit should have in a group, on average: with fewer, atoms are read too often
 LEAST_ROWS = 512  # minimum rows of a product: fewer cost more time than a small buffer saves
 MOST_BUFFER = 2**26  # maximum pre-activations at once, whatever the number of rows: 256 MB in float32
 TASKS = 32  # in the loss's backward pass, if there are enough samples: more than most machines have cores
@@ -78,11 +80,10 @@ class _PrefixLoss(torch.autograd.Function):
     def forward(ctx, x, values, units, decoder, weights):
         values, decoder = values.contiguous(), decoder.contiguous()
         mass = np.cumsum(_array(weights.double())[::-1])[::-1].copy()
-        starts, slots, owners = loops.by_unit(
-            _array(values), _array(units.contiguous()), len(decoder), SAMPLES
-        )
+        size = _group_size(values.shape[1], len(decoder))
+        starts, slots, owners = loops.by_unit(_array(values), _array(units.contiguous()), len(decoder), size)
         picked = _array(values).ravel()[slots]
-        groups, cuts = _cuts(len(x), SAMPLES), _columns(x.shape[1])
+        groups, cuts = _cuts(len(x), size) or [(0, 0)], _columns(x.shape[1])
         runs = _runs(len(groups), len(cuts) - 1)
         residuals = torch.empty_like(x, memory_format=torch.contiguous_format)
         losses = np.empty((len(cuts) - 1, len(x)))
@@ -96,33 +97,50 @@ class _PrefixLoss(torch.autograd.Function):
 
         _spread(walk, list(itertools.product(range(len(groups)), range(len(runs)))))
         ctx.save_for_backward(values, decoder, residuals)
-        ctx.turned = mass, picked, starts, slots, owners
+        ctx.turned = mass, picked, starts, slots, owners, groups
         return torch.from_numpy(losses.sum(0)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream):
         values, decoder, residuals = ctx.saved_tensors
-        mass, picked, starts, slots, owners = ctx.turned
-        cuts, groups = _columns(decoder.shape[1]), _cuts(len(residuals), SAMPLES) or [(0, 0)]
-        lanes = _lanes(len(groups), len(cuts) - 1, decoder.numel())
+        mass, picked, starts, slots, owners, groups = ctx.turned
+        cuts = _columns(decoder.shape[1])
+        lanes = _lanes(groups, len(cuts) - 1, decoder.numel())
         runs = _runs(len(lanes), len(cuts) - 1)
         dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
         parts = np.zeros((len(cuts) - 1, values.numel()), _array(values).dtype)
         args = picked, _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
-        outs = np.empty_like(args[3]), _array(dx)
-        out = _array(ddecoder)
-        later = np.empty((len(lanes) - 1, *out.shape), out.dtype)
 
-        def walk(lane: int, run: int) -> None:
-            (first, last), (left, right) = lanes[lane], runs[run]
-            where = (groups[first][0], groups[last - 1][1], cuts[left : right + 1])
-            into = parts[left:right], out if lane == 0 else later[lane - 1]
-            loops.prefix_backward(*args, starts[first:last], slots, owners, *where, *outs, *into)
+        def walk(lane: int, run: int, into: np.ndarray) -> None:
+            left, right = runs[run]
+            outs = _array(dx), parts[left:right], into
+            for i, group in enumerate(lanes[lane]):
+                first, last = groups[group]
+                where = starts[group], slots, owners, first, last, cuts[left : right + 1], i == 0
+                loops.prefix_backward(*args, *where, *outs)
 
-        _spread(walk, list(itertools.product(range(len(lanes)), range(len(runs)))))
-        _spread(lambda a, b: loops.add_parts(later, a, b, out), _rows(len(out)) if len(later) else [])
+        _sum_lanes(walk, len(lanes), len(runs), _array(ddecoder))
         return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
+
+
+def _sum_lanes(walk: Callable[[int, int, np.ndarray], None], lanes: int, runs: int, out: np.ndarray) -> None:
+    """Call walk(lane, run, array) for all lanes and runs, and store the sum of the lanes' arrays in `out`.
+
+    Lanes are added in their order. On one thread, all but the first share an array, which stays in the cache.
+    """
+    if torch.get_num_threads() > 1:
+        later = np.empty((lanes - 1, *out.shape), out.dtype)
+        into = [out, *later]
+        tasks = list(itertools.product(range(lanes), range(runs)))
+        _spread(lambda lane, run: walk(lane, run, into[lane]), tasks)
+        _spread(lambda a, b: loops.add_parts(later, a, b, out), _rows(len(out)) if lanes > 1 else [])
+        return
+    shared = np.empty((min(lanes - 1, 1), *out.shape), out.dtype)
+    for lane, run in itertools.product(range(lanes), range(runs)):
+        walk(lane, run, shared[0] if lane else out)
+        if lane and run == runs - 1:
+            loops.add_parts(shared, 0, len(out), out)
 
 
 class _TopK(torch.autograd.Function):
@@ -217,9 +235,10 @@ def _scatter(
     """Return the sums of value * row (K, d) and of value (K,) over the samples where each unit is active."""
     out, sums = rows.new_empty(count, rows.shape[1]), rows.new_empty(count)
     starts, slots, owners = loops.by_unit(_array(active), _array(units), count, max(len(values), 1))
-    args = _array(values).ravel()[slots], starts[0], owners, _array(rows)
-    outs = _array(out), _array(sums)
-    _spread(lambda a, b: loops.scatter_outer(*args, a, b, *outs), _rows(count))
+    picked, start = _array(values).ravel()[slots], starts[0]
+    args, target = (picked, start, owners, _array(rows)), _array(out)
+    _spread(lambda a, b: loops.scatter_outer(*args, a, b, target), _rows(count))
+    loops.sum_by_unit(picked, start, 0, count, _array(sums))
     return out, sums
 
 
@@ -266,14 +285,29 @@ def _runs(others: int, blocks: int) -> list[tuple[int, int]]:
     return [(blocks * run // most, blocks * (run + 1) // most) for run in range(most)]
 
 
-def _lanes(groups: int, blocks: int, numbers: int) -> list[tuple[int, int]]:
+def _group_size(active: int, count: int) -> int:
+    """Return how many samples are processed together; results do not depend on it.
+
+    The residuals of fewer samples stay in a faster cache, but an atom is read once for every group: fewer
+    samples are worthwhile if most units are still active in several of them.
+    """
+    size = LEAST_SAMPLES
+    while size < SAMPLES and size * active < SHARED * count:
+        size *= 2
+    return size
+
+
+def _lanes(groups: list[tuple[int, int]], blocks: int, numbers: int) -> list[range]:
     """Return ranges of groups of samples whose decoder gradients are summed in parallel.
 
-    If there are enough groups, there are enough ranges for TASKS tasks, whatever the number of threads,
-    because sums depend on the ranges. Each range but the first takes as much memory as the decoder.
+    They are cut at multiples of SAMPLES samples. If there are enough samples, there are enough ranges for
+    TASKS tasks, whatever the number of threads, because sums depend on the ranges. Each range but the first
+    takes as much memory as the decoder.
     """
-    most = min(-(-TASKS // blocks), 1 + LANE_NUMBERS // numbers, groups)
-    return [(groups * lane // most, groups * (lane + 1) // most) for lane in range(most)]
+    firsts = [i for i, (start, _) in enumerate(groups) if start % SAMPLES == 0]
+    most = min(-(-TASKS // blocks), 1 + LANE_NUMBERS // numbers, len(firsts))
+    cuts = [firsts[len(firsts) * lane // most] for lane in range(most)]
+    return [range(a, b) for a, b in itertools.pairwise([*cuts, len(groups)])]
 
 
 def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) -> None:

@@ -107,48 +107,45 @@ def prefix_forward(x, values, decoder, mass, start, owners, first, last, cuts, r
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def prefix_backward(
-    values, decoder, mass, residuals, upstream, starts, slots, owners, first, last, cuts,
-    walked, dx, dvalues, ddecoder,
+    values, decoder, mass, residuals, upstream, start, slots, owners, first, last, cuts, fresh,
+    dx, dvalues, ddecoder,
 ):  # fmt: skip
     """Follow residuals back, unit by unit downward: gradients of samples first..last-1, in blocks of columns.
 
     With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0. Blocks
-    and `values` are as in `prefix_forward`, `residuals` (B, d) are the last ones, `walked` (B, d) is a buffer
-    for the earlier ones, and `dx` (B, d) holds -2 a_t in the meantime. `dvalues` (blocks, B * k) gets the
-    part of each block; at padding it is left unchanged. `starts` are those of the groups of these samples.
+    and `values` are as in `prefix_forward`, `residuals` (B, d) are the last ones, and `dx` (B, d) holds
+    -2 a_t in the meantime. `dvalues` (blocks, B * k) gets the part of each block; at padding it is left
+    unchanged. `ddecoder` is added to, unless it is `fresh`: then it is set.
     """
     blocks = len(cuts) - 1
     lo, hi = cuts[0], cuts[blocks]
     held = np.zeros(last - first)
-    for b in range(first, last):
-        dx[b, lo:hi] = 0
-        walked[b, lo:hi] = residuals[b, lo:hi]
-    for group in range(len(starts)):
-        start = starts[group]
-        for unit in range(len(decoder) - 1, -1, -1):
-            if group == 0:
-                ddecoder[unit, lo:hi] = 0
-            for entry in range(start[unit], start[unit + 1]):
-                b, value = owners[entry], values[entry]
-                weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b - first]))
-                held[b - first] = mass[unit]
-                for c in range(blocks):
-                    atom = decoder[unit, cuts[c] : cuts[c + 1]]
-                    datom = ddecoder[unit, cuts[c] : cuts[c + 1]]
-                    row = walked[b, cuts[c] : cuts[c + 1]]
-                    suffix = dx[b, cuts[c] : cuts[c + 1]]
-                    total = values.dtype.type(0)
-                    for i in range(len(row)):
-                        rest = row[i]
-                        step = suffix[i] + weight * rest
-                        suffix[i] = step
-                        total += step * atom[i]
-                        datom[i] += value * step
-                        row[i] = rest + value * atom[i]
-                    dvalues[c, slots[entry]] = total
+    walked = residuals[first:last, lo:hi].copy()
+    dx[first:last, lo:hi] = 0
+    for unit in range(len(decoder) - 1, -1, -1):
+        if fresh:
+            ddecoder[unit, lo:hi] = 0
+        for entry in range(start[unit], start[unit + 1]):
+            b, value = owners[entry], values[entry]
+            weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b - first]))
+            held[b - first] = mass[unit]
+            for c in range(blocks):
+                atom = decoder[unit, cuts[c] : cuts[c + 1]]
+                datom = ddecoder[unit, cuts[c] : cuts[c + 1]]
+                row = walked[b - first, cuts[c] - lo : cuts[c + 1] - lo]
+                suffix = dx[b, cuts[c] : cuts[c + 1]]
+                total = values.dtype.type(0)
+                for i in range(len(row)):
+                    rest = row[i]
+                    step = suffix[i] + weight * rest
+                    suffix[i] = step
+                    total += step * atom[i]
+                    datom[i] += value * step
+                    row[i] = rest + value * atom[i]
+                dvalues[c, slots[entry]] = total
     for b in range(first, last):
         weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b - first]))
-        row = walked[b, lo:hi]
+        row = walked[b - first]
         suffix = dx[b, lo:hi]
         for i in range(hi - lo):
             suffix[i] = -(suffix[i] + weight * row[i])
@@ -187,19 +184,36 @@ def gather_dot(active, units, table, rows, first, last, out):
             out[b, t] = dot(rows[b], table[units[b, t]]) if active[b, t] != 0 else 0
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
-def scatter_outer(values, start, owners, rows, first, last, out, sums):
-    """Compute out[u] = sum of value * rows[b] and sums[u] = sum of value, for units u = first..last-1.
+@njit(nogil=True, cache=True)  # in order, without SUMS
+def sum_by_unit(values, start, first, last, sums):
+    """Compute sums[u] = sum of the values of unit u, for u = first..last-1."""
+    for unit in range(first, last):
+        total = values.dtype.type(0)
+        for entry in range(start[unit], start[unit + 1]):
+            total += values[entry]
+        sums[unit] = total
 
-    `values` are in the order of `owners`.
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def scatter_outer(values, start, owners, rows, first, last, out):
+    """Compute out[u] = sum of value * rows[b] for units u = first..last-1.
+
+    `values` are in the order of `owners`. Four entries are added at a time, in their order, so that the sum
+    is read and written once for the four of them.
     """
     for unit in range(first, last):
         acc = out[unit]
         acc[:] = 0
-        sums[unit] = 0
-        for entry in range(start[unit], start[unit + 1]):
+        begin, end = start[unit], start[unit + 1]
+        rest = end - (end - begin) % 4
+        for entry in range(begin, rest, 4):
+            v0, v1, v2, v3 = values[entry], values[entry + 1], values[entry + 2], values[entry + 3]
+            row0, row1 = rows[owners[entry]], rows[owners[entry + 1]]
+            row2, row3 = rows[owners[entry + 2]], rows[owners[entry + 3]]
+            for i in range(len(acc)):
+                acc[i] = (((acc[i] + v0 * row0[i]) + v1 * row1[i]) + v2 * row2[i]) + v3 * row3[i]
+        for entry in range(rest, end):
             value, row = values[entry], rows[owners[entry]]
-            sums[unit] += value
             for i in range(len(acc)):
                 acc[i] += value * row[i]
 

@@ -6,7 +6,7 @@ NaN, and copies it through pinned memory in a separate stream. Batches are then 
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -51,12 +51,12 @@ def runs_beside(device: torch.device) -> bool:
 
 
 @contextmanager
-def open_helper(device: torch.device) -> Iterator[ThreadPoolExecutor | None]:
-    """Yield the thread that prepares blocks for a device; None if none is needed.
+def open_helper(devices: Iterable[torch.device]) -> Iterator[ThreadPoolExecutor | None]:
+    """Yield the thread that prepares blocks for the devices; None if none is needed.
 
-    There is one thread for all seeds: sources return one block at a time.
+    There is one thread for all seeds and devices: sources return one block at a time.
     """
-    if not runs_beside(device):
+    if not any(runs_beside(device) for device in devices):
         yield None
         return
     helper = ThreadPoolExecutor(1, thread_name_prefix="osae-feeder")

@@ -38,23 +38,25 @@ def train(
     batch, steps = _check_stream(members, source)
     for member in members:
         member.may_skip = on_nan == "skip"
-    device, last = members[0].device, source.parts(max(steps - 1, 0), batch)[-1].block
+    last = source.parts(max(steps - 1, 0), batch)[-1].block
+    devices = list(dict.fromkeys(member.device for member in members))
     calm = single_thread() if _is_small(members) else nullcontext()
     try:
-        with open_helper(device) as helper, calm:
+        with open_helper(devices) as helper, calm:
             streams = {
-                seed: Batches(
+                (seed, device): Batches(
                     source, seed, batch, on_nan, Feed(source, seed, device, helper=helper, last=last)
                 )
-                for seed in dict.fromkeys(member.seed for member in members)
+                for seed, device in dict.fromkeys((member.seed, member.device) for member in members)
             }
             for step in range(done, steps):
-                batches = {seed: stream.at(step) for seed, stream in streams.items()}
+                batches = {place: stream.at(step) for place, stream in streams.items()}
                 terms = []
                 for member in members:
-                    stream = streams[member.seed]
+                    place = member.seed, member.device
+                    stream = streams[place]
                     with _say_where(member, step, source):
-                        terms.append(_advance(member, batches[member.seed], step))
+                        terms.append(_advance(member, batches[place], step))
                         member.revive_if_due(stream.measured, step + 1)
                         member.resort_if_due(stream.measured, step + 1)
                 for action in after:

@@ -28,6 +28,7 @@ import torch
 
 from osae.config import from_json, later, to_json, variant
 from osae.data.source import SourceSpec, open_source
+from osae.devices import spread_over
 from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.kernels.precision import check_precision
 from osae.locks import LockedError, lock
@@ -195,7 +196,8 @@ def go(
     Log entries are also sent to each of `logs`. `on_nan` overrides the setting of the run. `tell` is called
     with a sentence if the last checkpoint is damaged and the run is resumed from the previous one. No other
     process can train the run at the same time, except those of the mesh: all of them call this, and the first
-    one writes. `sent` is called after each checkpoint, in the thread that wrote it.
+    one writes. `sent` is called after each checkpoint, in the thread that wrote it. `device` may be several
+    devices, separated by commas: the members take turns among them, and a language model runs on the first.
     """
     config = read(folder)
     with lock(folder) if mesh.is_first else nullcontext():
@@ -215,12 +217,12 @@ def _go(
     mesh: Mesh,
     sent: Callable[[], None],
 ) -> list[Member]:
-    source = open_source(config.source, device)
+    source = open_source(config.source, device.split(",")[0])
     first = finite_rows(source.block(0), "block 0", on_nan)
+    wanted = list(itertools.product(config.recipes, config.seeds))
     members = [
-        Member(recipe, seed, first, device=device, mesh=mesh, precision=config.precision)
-        for recipe in config.recipes
-        for seed in config.seeds
+        Member(recipe, seed, first, device=place, mesh=mesh, precision=config.precision)
+        for (recipe, seed), place in zip(wanted, spread_over(device, len(wanted)), strict=True)
     ]
     done = _restore(folder, members, tell, mesh)
     if done == 0:

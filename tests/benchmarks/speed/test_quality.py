@@ -15,7 +15,7 @@ def test_our_entries_learn_and_their_curves_say_so():
     rows, held = (code @ atoms).split([500, 100])
     for name in quality.OURS:
         points = quality_ours.follow(name, Shape(50, 8, 16, 4), rows, held, 120).points
-        assert len(points) == POINTS
+        assert len(points) == POINTS - 2  # the first few fall on the same steps
         assert points[-1].samples == 120 * 50
         assert [p.seconds for p in points] == sorted(p.seconds for p in points)
         assert points[-1].explained_variance > 0.5
@@ -26,7 +26,7 @@ def test_a_curve_measures_explained_variance_and_not_its_own_time():
     curve = Curve(held, lambda x: x.mean(0).expand_as(x), batch=10, steps=24)
     for step in range(1, 25):
         curve.after(step)
-    assert [point.samples for point in curve.points] == [20 * (i + 1) for i in range(POINTS)]
+    assert [point.samples for point in curve.points] == [10, 20, 30, 40, 60, 80, 120, 170, 240]
     assert curve.points[0].explained_variance == pytest.approx(0, abs=1e-5)
 
 

@@ -70,7 +70,7 @@ class ResumeOptions(Options):
         default=None,
         least=1,
     )
-    device: str = device_option("train")
+    device: str = device_option("train", several=True)
     log: tuple[str, ...] = log_option()
     on_nan: str | None = on_nan_option(None, "as given to `osae train`")
     dictionary_ranks: int = dictionary_ranks_option()
@@ -138,14 +138,16 @@ def _train(
     work: Workplace, device: str, log: Sequence[str], on_nan: str | None, mesh: "Mesh"
 ) -> "list[Member]":
     from osae.config import to_json
-    from osae.devices import choose_device
+    from osae.devices import choose_devices
     from osae.ranks import choose_local_device
     from osae.training import run as runs
     from osae.training.logs import open_logs
 
     config = runs.read(work.folder)
     names = [recipe.name for recipe in config.recipes]
-    chosen = choose_device(choose_local_device(device))
+    if "," in device and mesh.everyone.size > 1:
+        raise ValueError(f"device={device!r} on several processes: give one device, as each has its own.")
+    chosen = choose_devices(choose_local_device(device))
     shown = Progress("osae train") if mesh.is_first else nullcontext()
     with shown as progress, plain_warnings(), open_logs(log, work.folder, to_json(config)) as logs:
 

@@ -127,7 +127,7 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
     patience: int = option(
         "with --stop-on-plateau: number of log entries to average over", default=10, metavar="N", least=1
     )
-    device: str = device_option("train and to run the language model")
+    device: str = device_option("train and to run the language model", several=True)
     precision: str = option(
         "precision of products with the encoder; weights and loss stay in fp32, and devices other than cuda "
         "emulate the rounding",
@@ -260,10 +260,10 @@ def _create(options: TrainOptions, work: Workplace) -> None:
     check_new_folder(options.out)
     check_present(options.data, options.from_)
     config = build_config(options)
-    from osae.devices import choose_device
+    from osae.devices import choose_devices
     from osae.training import run as runs
 
-    announce_training(config, work.folder, choose_device(options.device))
+    announce_training(config, work.folder, choose_devices(options.device))
     work.pull()
     runs.create(work.folder, config)
     work.push()
@@ -407,7 +407,7 @@ def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, i
         assert options.model is not None
         tokens = options.tokens or (known.tokens if known else 0)
         spec = build_harvest(options.model, tokens, options)
-        width = _measure_width(spec, options.device)
+        width = _measure_width(spec, options.device.split(",")[0])
     from osae.data.harvest import BATCH_TOKENS
     from osae.data.source import Live, digest_text
 
