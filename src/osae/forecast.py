@@ -30,9 +30,9 @@ MOST_OVERLAPS = 2**28  # that are stored sample by sample of more units
 
 # multiplications that take as long as ...
 ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including what follows on the code
-MATCHED, MATCHED_PAIR = 2.4, 110  # one for the cosine of two units, and the rest of matching the two
-CORRELATED_PAIR = 3500  # matching a pair of units by their activations
-TOGETHER = 1850  # correlating two units that fire on the same row
+MATCHED, MATCHED_PAIR = 1.9, 60  # one for the cosine of two units, and the rest of matching the two
+CORRELATED_PAIR = 1200  # matching a pair of units by their activations
+TOGETHER = 2600  # correlating two units that fire on the same row
 SUMMED, STORED = 4300, 1500  # the overlap of two units that fire on the same row, summed by pair or stored
 CHOSEN_PAIR = 100  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
@@ -165,7 +165,7 @@ def forecast_comparison(
     if rows:
         work += sum(sae.count_encoding(rows) for sae in saes)
         work += sum(_count_correlating(a, b, rows) for a, b in combinations(saes, 2))
-    return Forecast(FIXED + 2 * total + seen + matching + drawing, work=work)
+    return Forecast(FIXED + 2 * total + seen + max(matching, drawing), work=work)
 
 
 def _count_matching(a: Dictionary, b: Dictionary, prefixes: Sequence[int] | None, *, chance: bool) -> float:
