@@ -16,6 +16,7 @@ from benchmarks.trials import Record, read_trials
 FIGURE = "agreement-cost.png"
 HEAD = (
     "recipe",
+    "full",
     "start",
     "rows of a run",
     "batch",
@@ -64,6 +65,7 @@ def _cells(trial: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"`{name_recipe(trial)}`",
+        f"{trial['recipe']['prefix'].get('full', 1):g}",
         name_start(trial),
         f"{trial['rows']:,}",
         str(trial["batch"]),
