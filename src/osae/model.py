@@ -92,7 +92,10 @@ class Output(NamedTuple):
 
 
 class SAE(nn.Module):
-    """x_hat = b + sum_j z_j d_j with z = sparsify(E (x - b) + c); `print` shows the composition."""
+    """x_hat = b + sum_j z_j d_j with z = sparsify(E (x - b) + c); `print` shows the composition.
+
+    `provenance` says how it was trained, as far as known: `save` stores it, and `load` restores it.
+    """
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class SAE(nn.Module):
         """Start from these atoms, or from random unit-norm atoms; the encoder starts as a copy of them."""
         super().__init__()
         self.config = config
+        self.provenance: dict[str, Any] = {}
         if atoms is None:
             noise = torch.randn(config.units, config.width, generator=generator)
             atoms = nn.functional.normalize(noise, dim=-1)
@@ -221,8 +225,8 @@ class SAE(nn.Module):
     def save(self, folder: Place, *, provenance: dict | None = None) -> None:
         """Write `sae.safetensors` and `sae.json` into the folder, each of them atomically.
 
-        If the folder already contains an SAE and the process is killed, it contains either the old or the new
-        one. On an object store, the folder must be new.
+        `provenance` replaces the SAE's own. If the folder already contains an SAE and the process is killed, it
+        contains either the old or the new one. On an object store, the folder must be new.
         """
         with new_folder(folder) as here:
             self._write(here, provenance)
@@ -234,7 +238,7 @@ class SAE(nn.Module):
         with atomic_write(folder / "sae.safetensors") as path:
             save_file(tensors, path)
             about = {"schema": SCHEMA, "config": to_json(self.config), "sha256": file_sha256(path)}
-            about["provenance"] = provenance or {}
+            about["provenance"] = self.provenance if provenance is None else provenance
             if before is not None:  # valid until the weights are replaced
                 _write_about(folder, about | {BEFORE: before})
         _write_about(folder, about)
@@ -308,7 +312,10 @@ def read_saved(about: Any, tensors: Mapping[str, Any], sha256: str) -> SAE:
         raise ValueError("sae.safetensors is not the file that sae.json was written for: save the SAE again.")
     config = _read_config(about.get("config"))
     wanted = {name: _check_tensor(name, tensors.get(name), shape) for name, shape in config.shapes.items()}
-    return SAE.from_tensors(config, wanted)
+    sae = SAE.from_tensors(config, wanted)
+    said = about.get("provenance")
+    sae.provenance = said if isinstance(said, dict) else {}
+    return sae
 
 
 def _read_config(data: Any) -> SAEConfig:

@@ -170,3 +170,24 @@ def test_a_recipe_brings_its_own_sizes(rows):
         fit(alter(made, {"sae.width": 13}), rows)
     with pytest.raises(ValueError, match="batch=100 exceeds the 50 available rows"):
         fit(made, rows[:50])
+
+
+def test_an_sae_carries_its_recipe_and_seed_into_files_and_comparisons(rows, tmp_path):
+    saes = [fit("topk", rows, **SMALL, seed=seed, progress=False) for seed in (0, 1)]
+    saes.append(fit("osae", rows, **SMALL, progress=False))
+    assert [sae.provenance["seed"] for sae in saes] == [0, 1, 0]
+    for place, sae in enumerate(saes):
+        sae.save(tmp_path / f"{place}")
+        osae.convert(sae, tmp_path / f"lens{place}", to="saelens")
+    loaded = [osae.SAE.load(tmp_path / f"{place}") for place in range(3)]
+    assert [sae.provenance for sae in loaded] == [sae.provenance for sae in saes]
+    lens = [tmp_path / f"lens{place}" for place in range(3)]
+    for given in (saes, loaded, lens, [tmp_path / f"{place}" for place in range(3)]):
+        found = osae.compare(given, chance_draws=0)
+        assert [sae.recipe for sae in found.saes] == ["topk", "topk", "osae"]
+        assert [(group.recipe, group.pairs) for group in found.groups] == [("topk", 1)]
+
+
+def test_a_changed_sae_does_not_claim_the_recipe_it_was_trained_with(rows):
+    sae = fit("topk", rows, **SMALL, progress=False)
+    assert sae.reorder(torch.arange(16).flip(0)).provenance == {}

@@ -53,7 +53,7 @@ def describe_origin(source: Loaded, to: Target, model: str | None, layer: int | 
 def _provenance(source: Loaded) -> dict[str, Any]:
     """Return the provenance recorded in an exported SAE: its choices, and the file it was read from."""
     about: dict[str, Any] = {"osae": __version__, "config": to_json(source.require_sae().config)}
-    if source.path != IN_MEMORY:
+    if source.path != IN_MEMORY or source.metadata:
         about["source"] = {
             "path": source.path,
             "format": source.format,

@@ -153,7 +153,9 @@ def _check_matrix(source: object) -> None:
 def _describe(sae: SAE) -> Loaded:
     """Return an SAE in memory as if loaded; the digest is computed from its parameters."""
     decoder, encoder = sae.decoder.detach().cpu(), sae.encoder.detach().cpu()
-    return Loaded(IN_MEMORY, own.NAME, digest_tensors(sae.state_dict()), sae, decoder, encoder)
+    said = {"provenance": sae.provenance} if sae.provenance else {}
+    digest = digest_tensors(sae.state_dict())
+    return Loaded(IN_MEMORY, own.NAME, digest, sae, decoder, encoder, metadata=said)
 
 
 def _as_decoder(matrix: Tensor, orientation: Orientation | None) -> Loaded:

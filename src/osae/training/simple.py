@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from osae import __version__
+from osae.config import to_json
 from osae.data.shards import Shards
 from osae.data.source import MemoryRows, MixedRows, Source
 from osae.defaults import BATCH
@@ -66,6 +68,8 @@ def fit(
     `device` is "cpu", "cuda", "mps", or "auto" for a GPU if there is one. `precision` applies to products
     with the encoder: "fp32", "tf32" or "bf16"; the last two are faster only on CUDA devices. `progress` shows
     a progress bar in a terminal or notebook, and prints an occasional line elsewhere.
+
+    The SAE's `provenance` contains the recipe and the seed, and is stored with it.
     """
     seed, device = _whole_number("seed", seed, least=0), choose_device(device)
     source = _open_rows(x)
@@ -76,7 +80,10 @@ def fit(
     member = Member(chosen, seed, source.block(0), device=device, start=at_start, precision=precision)
     with _show_progress(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)
-    return member.finish()
+    sae = member.finish()
+    about = {"recipe": to_json(chosen), "seed": seed, "precision": precision}
+    sae.provenance = about | {"osae": __version__, "torch": torch.__version__}
+    return sae
 
 
 def _open_rows(x: Activations) -> Source:
