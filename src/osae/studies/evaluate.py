@@ -167,15 +167,22 @@ def _measures(mse: float, explained_variance: float) -> dict[str, float | None]:
 def _remarks(
     loaded: Sequence[Loaded], found: Sequence[EvaluatedSAE], losses: Losses | None, digest: str
 ) -> list[str]:
-    said = []
+    said = _seen_lines([_trained_on(one) == digest for one in loaded], labels([one.path for one in loaded]))
     for one, sae in zip(loaded, found, strict=True):
-        if _trained_on(one) == digest:
-            said.append(f"{one.path} was trained on these activations: they are not held out.")
         if (sae.measures["explained_variance"] or 0) < 0:
             said.append(explain_misfit(one.path, one.notes))
     if losses is not None and not losses.zero > losses.clean:
         said.append("Zeros do not raise the model's cross-entropy: the share recovered is not meaningful.")
     return said
+
+
+def _seen_lines(seen: Sequence[bool], names: Sequence[str]) -> list[str]:
+    """Return a warning if SAEs were trained on the activations on which they are evaluated."""
+    if not any(seen):
+        return []
+    listed = ", ".join(name for name, was in zip(names, seen, strict=True) if was)
+    which = "All SAEs were" if all(seen) and len(seen) > 1 else f"{listed} {'was' if sum(seen) == 1 else 'were'}"
+    return [f"{which} trained on these activations: they are not held out."]
 
 
 def _trained_on(one: Loaded) -> str | None:
