@@ -322,7 +322,8 @@ class Comparison(Result):
         if left := len(of_units[_UNIT_SENTENCES:]):
             rest = "SAE" if left == 1 else f"{left} SAEs"
             of_units[_UNIT_SENTENCES:] = [f"The table by number of SAEs covers the other {rest}, too."]
-        return said + self._chance_sentence() + of_units
+        by_chance = self.units.chance_sentence() if self.units else []
+        return said + self._chance_sentence() + of_units + by_chance
 
     def _is_between(self, pair: PairResult) -> bool:
         """Whether the SAEs of a pair are not known to share a recipe, while others do."""

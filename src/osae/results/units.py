@@ -220,11 +220,16 @@ class UnitTable(Tabulated):
             kept = sum(value for value, again in zip(known, often, strict=True) if again)
             text += f", with {fixed(100 * kept / max(sum(known), 1e-300), 0)} % of the energy"
         never = sum(not sae.found_in(index) for index in range(len(shares)))
-        said = [f"{text}; {never} {'is' if never == 1 else 'are'} found in no other SAE."]
-        if chance := sae.measures.get("reproducibility_chance"):
-            level = fixed(sum(value or 0.0 for value in chance) / len(chance), 3)
-            said.append(f"By chance, {level} of the other SAEs would have such a unit.")
-        return [" ".join(said)]
+        return [f"{text}; {never} {'is' if never == 1 else 'are'} found in no other SAE."]
+
+    def chance_sentence(self) -> list[str]:
+        """Return how often a unit would be found again by chance, on average, if known."""
+        levels = [level for sae in self.saes for level in sae.measures.get("reproducibility_chance", ())]
+        if not levels:
+            return []
+        share = sum(level or 0.0 for level in levels) / len(levels)
+        text = "less than 0.1 %" if share < 0.001 else f"{fixed(100 * share, 1)} %"
+        return [f"By chance, a unit would be found again in {text} of the other SAEs."]
 
     def without(self, key: str) -> "UnitTable":
         """Return the table without a measure."""
