@@ -71,8 +71,11 @@ def difference_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[st
     }
     places = {name: sae.place or "" for name, sae in zip(names, saes, strict=True)}
     return [
-        f"These SAEs were trained on different {what}s, and may differ for that reason alone: {listed}."
-        for what, said in (("model", models), ("place", places))
+        f"These SAEs were trained on {what}, and may differ for that reason alone: {listed}."
+        for what, said in (
+            ("different models", models),
+            ("activations from different hook points", places),
+        )
         if (listed := _list_different(said))
     ]
 
