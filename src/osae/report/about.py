@@ -20,7 +20,7 @@ from osae.results import (
     Stitching,
     Sweep,
 )
-from osae.results.base import Activations, Provenance
+from osae.results.base import Activations, Provenance, count
 from osae.results.codec import to_json
 from osae.results.comparison import PairResult
 from osae.results.experiment import Claim, Figure
@@ -52,14 +52,14 @@ def describe(result: AnyResult, folder: Path) -> About:
             return _experiment(result, folder)
         case Comparison():
             facts = _provenance(result.provenance, result.saes, result.activations, to_json(result.options))
-            return About(f"Comparison of {_count(result.saes)}", facts, _comparison_plots(result))
+            return About(f"Comparison of {count(len(result.saes), 'SAE')}", facts, _comparison_plots(result))
         case Contexts():
             facts = _provenance(result.provenance, (result.sae,), result.activations, to_json(result.options))
             return About(f"Contexts of {result.name}", facts)
         case Evaluation():
             facts = _provenance(result.provenance, result.saes, result.activations, to_json(result.options))
             facts = {"Model": _model(result)} | facts
-            return About(f"Evaluation of {_count(result.saes)}", facts, _evaluation_plots(result))
+            return About(f"Evaluation of {count(len(result.saes), 'SAE')}", facts, _evaluation_plots(result))
         case Stitching():
             saes = (result.small, result.large)
             facts = _provenance(result.provenance, saes, result.activations)
@@ -71,7 +71,7 @@ def describe(result: AnyResult, folder: Path) -> About:
             facts = _provenance(result.provenance, (result.source,), result.activations)
             return About("An SAE pruned to the units that are found again", facts)
         case Sweep():
-            return About(f"Sweep of {len(result.runs)} runs", _provenance(result.provenance, (), None))
+            return About(f"Sweep of {count(len(result.runs), 'run')}", _provenance(result.provenance, (), None))
         case _:
             assert_never(result)
 
@@ -132,10 +132,6 @@ def _model(result: Evaluation) -> str:
 
 def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _count(saes: Sequence[SubjectInfo]) -> str:
-    return f"{len(saes)} SAE{'s' if len(saes) > 1 else ''}"
 
 
 # --- figures ----------------------------------------------------------------------------------------

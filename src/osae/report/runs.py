@@ -13,6 +13,7 @@ from osae.measures import keys_of, measure
 from osae.report.page import Part
 from osae.report.plots import Line, Panel, Plot, style_of
 from osae.report.text import describe_world, visible
+from osae.results.base import count
 
 RUN, LOG, SPEED = "run.json", "log.jsonl", "speed.jsonl"
 LONGEST_LOG = 2**26  # bytes; the rest of a longer log is not read
@@ -32,7 +33,9 @@ def describe_run(folder: Path) -> Part:
     config, log = _read_config(folder), read_log(folder)
     steps, done = count_steps(config), max((line["step"] for line in log), default=0)
     finished = sorted(path.parent.name for path in folder.glob("*/sae.json"))
-    state = f"{len(finished)} SAEs are finished." if finished else f"{done:,} of {steps:,} steps are done."
+    state = f"{done:,} of {steps:,} steps are done."
+    if finished:
+        state = f"{count(len(finished), 'SAE')} {'is' if len(finished) == 1 else 'are'} finished."
     facts = [("Folder", str(folder)), ("Seeds", ", ".join(map(str, config.get("seeds", ()))))]
     facts += [("Source", describe_world(_plain(config.get("source"))))]
     facts += [(f"Recipe {recipe.get('name')}", describe_world(_plain(recipe))) for recipe in _recipes(config)]

@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from osae.results.base import count
+
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode categories that control text or are invisible
 
 
@@ -52,11 +54,11 @@ def describe_seeds(seeds: Sequence[int]) -> str:
     """Return the number of seeds and pairs, and which seeds there are."""
     if not seeds:
         return ""
-    count, first, last = len(seeds), seeds[0], seeds[-1]
-    if count == 1:
+    total, first, last = len(seeds), seeds[0], seeds[-1]
+    if total == 1:
         return f"1 (seed {first})"
     named = (
         f"{first} to {last}" if list(seeds) == list(range(first, last + 1)) else ", ".join(map(str, seeds))
     )
-    pairs = count * (count - 1) // 2
-    return f"{count} (seeds {named}), {pairs} pair{'s' if pairs > 1 else ''}"
+    pairs = total * (total - 1) // 2
+    return f"{total} (seeds {named}), {count(pairs, 'pair')}"

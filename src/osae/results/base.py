@@ -212,6 +212,11 @@ def known_columns(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...
     return tuple(key for key in columns if any(row.values.get(key) is not None for row in rows))
 
 
+def count(number: int, noun: str) -> str:
+    """Return the number and the noun, in the singular or plural, such as "1 shard" or "2 shards"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def labels(paths: Sequence[str]) -> list[str]:
     """Return a short name for each path: as many of its last components as needed to make it unique."""
     parts = [[part for part in path.split("/") if part] or [path] for path in paths]

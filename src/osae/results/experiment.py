@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from osae.measures import ISOTROPIC, Listing, base_key, list_columns
-from osae.results.base import Interval, Record, Result, Row, Table, as_interval
+from osae.results.base import Interval, Record, Result, Row, Table, as_interval, count
 from osae.results.codec import doc, flat, optional
 
 ACTIVATIONS = ": activations"  # suffix of the title of their table
@@ -160,7 +160,7 @@ class ExperimentResult(Result):
 
     def summary(self) -> list[str]:
         verdicts = [f"{claim.claim} {claim.verdict.capitalize()}: {claim.found}" for claim in self.claims]
-        return [f"{self.title}, {len(self.seeds)} seeds", *verdicts, *self.notes]
+        return [f"{self.title}, {count(len(self.seeds), 'seed')}", *verdicts, *self.notes]
 
     def remarks(self) -> list[str]:
         return list(self.notes)

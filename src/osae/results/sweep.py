@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from osae.results.base import Provenance, Record, Result, Row, Table, known_columns
+from osae.results.base import Provenance, Record, Result, Row, Table, count, known_columns
 from osae.results.codec import doc, flat, optional
 
 COLUMNS = ("explained_variance", "l0")
@@ -55,8 +55,8 @@ class Sweep(Result):
 
     def summary(self) -> list[str]:
         counts = {state: len(self.find(state)) for state in ("finished", "failed", "waiting")}
-        said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        return [f"{len(self.runs)} runs: {said}."]
+        said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+        return [f"{count(len(self.runs), 'run')}: {said}."]
 
     def remarks(self) -> list[str]:
         return [f"{run.name} failed ({run.attempts} times): {run.error}" for run in self.find("failed")]

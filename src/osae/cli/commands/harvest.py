@@ -72,19 +72,20 @@ def run(options: HarvestOptions, line: str) -> int:
 def _describe(spec: "Harvest", shards: "Shards", share: float | None) -> list[str]:
     """Return sentences about what was written and what was left out."""
     from osae.data.harvest import MAX_NORM
+    from osae.results.base import count
 
     about, sentences = shards.manifest, []
     if (rows := shards.rows + about["outliers"]) < spec.tokens:
         sentences.append(f"the text yields only {rows} of the {spec.tokens} rows asked for")
     if skipped := about["text"].get("passed"):
         sentences.append(f"documents without text, skipped: {skipped}")
-    left_out = f"{about['outliers']} outliers left out"
+    left_out = f"{count(about['outliers'], 'outlier')} left out"
     if "skipped" in about:  # missing in manifests of earlier releases
-        left_out += f", {about['skipped']} first positions skipped"
+        left_out += f", {count(about['skipped'], 'first position')} skipped"
     if about.get("large"):
-        left_out += f"; {about['large']} rows kept whose norm exceeds {MAX_NORM:g} x the median"
+        left_out += f"; {count(about['large'], 'row')} kept whose norm exceeds {MAX_NORM:g} x the median"
     time = "" if share is None else f"; {share:.0%} of the time was spent in the model"
-    made = f"{shards.rows} rows of width {shards.width} in {len(shards.shards)} shards"
+    made = f"{count(shards.rows, 'row')} of width {shards.width} in {count(len(shards.shards), 'shard')}"
     return [*sentences, f"{made}; {left_out}{time}"]
 
 

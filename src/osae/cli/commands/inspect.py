@@ -70,7 +70,7 @@ def _describe_sae(loaded: "Loaded") -> Facts:
     place = loaded.place
     facts += [(name, said) for name, said in (("model", place.model), ("place", place.spot)) if said]
     if zero := int((norms == 0).sum()):
-        facts.append(("zero", f"{zero} units without a direction"))
+        facts.append(("zero", f"{count(zero, 'unit')} without a direction"))
     if loaded.path.endswith(".npy"):
         facts.append(
             ("note", "read as a decoder; given as --data, it is read as activations with one sample per row.")
