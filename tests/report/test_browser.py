@@ -155,7 +155,8 @@ def test_methods_are_switched_and_figures_zoomed_by_mouse_and_keyboard(kind, bro
 
 
 def draw_all(tab):
-    """Bring every figure into view."""
+    """Unfold every section and bring every figure into view."""
+    tab.evaluate("document.querySelectorAll('details.more').forEach(each => { each.open = true; })")
     figures = tab.locator("figure[data-plot]")
     for place in range(figures.count()):
         figures.nth(place).scroll_into_view_if_needed()
@@ -196,6 +197,66 @@ def test_paper_has_every_figure_and_table(browser, page):
         assert tab.locator("figure[data-drawn]").count() == count
         assert tab.evaluate("window.printed.open") == 0
         assert tab.locator("details.more[open]").count() == 0  # closed again
+
+
+@every_kind
+@pytest.mark.parametrize(("width", "most"), [(1400, 6000), (400, 8000)])
+def test_a_page_is_short_and_the_units_come_after_the_results_they_belong_to(
+    kind, width, most, browser, request
+):
+    with opened(browser, request.getfixturevalue(kind), width=width) as tab:
+        tab.wait_for_selector("#units[data-ready]")
+        for figure in tab.locator("figure[data-plot]").all():
+            if figure.is_visible():
+                figure.scroll_into_view_if_needed()
+        tab.wait_for_timeout(500)
+        assert tab.evaluate("document.documentElement.scrollHeight") < most
+        top = "document.getElementById('units').getBoundingClientRect().top + scrollY"
+        assert tab.evaluate(top) < 0.5 * most
+        assert tab.locator("#part-1 #units").count() == 1
+        assert tab.locator("details.more[open]").count() == 0
+
+
+def test_a_link_to_a_folded_section_or_into_it_opens_it(browser, formats):
+    for name in ("provenance", "figure-2"):
+        with opened(browser, formats, fragment=f"#part-1-{name}") as tab:
+            fold = tab.locator(f"#part-1-{name}")
+            assert fold.get_attribute("open") is not None
+            assert 0 <= fold.bounding_box()["y"] < 900
+            assert tab.locator("details.more[open]").count() == 1
+    with opened(browser, formats) as tab:
+        link, fold = tab.get_by_role("link", name="Provenance"), tab.locator("#part-1-provenance")
+        for _ in range(2):  # also if it was closed meanwhile, and the address is still the same
+            link.focus()
+            tab.keyboard.press("Enter")
+            tab.wait_for_selector("#part-1-provenance[open]")
+            fold.locator("summary").focus()
+            tab.keyboard.press("Enter")
+            assert fold.get_attribute("open") is None
+
+
+def test_a_figure_that_was_printed_while_folded_fits_its_section_once_unfolded(browser, page):
+    with opened(browser, page) as tab:
+        tab.wait_for_timeout(2000)
+        tab.pdf(format="A4")
+        tab.locator("#part-1-figure-2 summary").click()
+        box = tab.locator("#part-1-figure-2 .plot").first
+        box.locator(".main-svg").first.wait_for()
+        inside = box.locator(".main-svg").first.bounding_box()["width"]
+        assert inside == pytest.approx(box.bounding_box()["width"], abs=2)
+
+
+def test_on_a_phone_panels_are_shown_one_at_a_time(browser, page):
+    with opened(browser, page, width=400) as tab:
+        figure = tab.locator("figure[data-plot]").first
+        figure.scroll_into_view_if_needed()
+        figure.locator("select").focus()
+        tab.keyboard.press("ArrowDown")
+        titles = figure.locator(".plot .gtitle")
+        assert titles.all_text_contents() == ["orderedness (higher is better)"]
+        tab.set_viewport_size({"width": 1400, "height": 900})
+        figure.locator(".plot").nth(1).wait_for()
+        assert figure.locator("select").count() == 0
 
 
 def test_many_panels_have_a_picker(browser, world):
@@ -275,7 +336,7 @@ def test_a_unit_opens_beside_its_partners_by_mouse_by_keyboard_and_by_address(ki
         assert set(shown) == {str(place) for place in range(KINDS[kind])}
         assert "cosine" in cards.nth(1).text_content()
         partner = cards.nth(1).get_attribute("data-unit")
-        cards.nth(1).locator("h4 a").click()
+        cards.nth(1).locator("h3 a").click()
         tab.wait_for_selector(f"#units[data-open='{partner}']")
         tab.go_back()
         tab.wait_for_selector("#units[data-open='0/3']")

@@ -21,8 +21,10 @@ class Found:
     contexts: list[ContextFiles] = field(default_factory=list)
 
     def page(self) -> Page:
-        """Return the page about everything that was found."""
-        return Page(self.parts, self.browser(), after=join_contexts(self.about_contexts))
+        """Return the page about everything that was found; the SAEs whose units it shows come first."""
+        parts = [*self.parts, *join_contexts(self.about_contexts)]
+        first = {Comparison.KIND: 0} if self.comparisons else {Contexts.KIND: 0}
+        return Page(sorted(parts, key=lambda part: first.get(part.kicker, 1)), self.browser())
 
     def browser(self) -> Browser | None:
         """Return the unit browser of the first comparison, if units were compared or contexts collected."""

@@ -78,11 +78,31 @@ const osae = (() => {
   }
 })();
 
+// --- folded sections: a link to one, or to something inside it, opens it ---
+
+(() => {
+  function reveal(hash) {
+    const target = hash.length > 1 && document.getElementById(hash.slice(1));
+    if (!target) return;
+    for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    target.scrollIntoView();
+  }
+
+  window.addEventListener("hashchange", () => reveal(location.hash));
+  // again, if the address already names the section
+  document.addEventListener("click", event => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link && link.hash === location.hash) reveal(link.hash);
+  });
+  reveal(location.hash);
+})();
+
 // --- figures ---
 
 (() => {
   const {element, piece} = osae;
-  const CHOOSE_FROM = 4;  // more panels than this are shown one at a time
+  const narrow = window.matchMedia("(max-width: 36rem)");
+  const together = () => narrow.matches ? 1 : 4;  // more panels than this are shown one at a time
   const drawn = new Map();  // figures and what they show
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -170,6 +190,8 @@ const osae = (() => {
     };
   }
 
+  // without numbers below zero, the axis has none either
+  const isPositive = panel => Boolean(panel.lines) && panel.lines.every(line => line.y.every(y => y === null || y >= 0));
   const isSquare = panel => panel.square || Boolean(panel.map && panel.map.square);
 
   function layout(panel, palette) {
@@ -182,7 +204,7 @@ const osae = (() => {
       font: {family: "inherit", size: 12, color: palette.ink}, paper_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       plot_bgcolor: "rgba(0,0,0,0)", margin: {l: 56, r: 16, t: 40, b: 48}, showlegend: false, dragmode: "zoom",
       xaxis: {...x, ...(panel.map || panel.square ? {constrain: "domain"} : {})},
-      yaxis: {...axis(panel.y_label, panel.log_y, palette), ...names, ...square},
+      yaxis: {...axis(panel.y_label, panel.log_y, palette), ...names, ...square, ...(isPositive(panel) ? {rangemode: "nonnegative"} : {})},
       hoverlabel: {font: {family: "inherit"}},
     };
   }
@@ -250,7 +272,7 @@ const osae = (() => {
       const names = [...new Set(panels.map(panel => panel.group))];
       return names.map(name => ({name, panels: panels.filter(panel => panel.group === name)}));
     }
-    return panels.length <= CHOOSE_FROM ? [{name: "", panels}] : panels.map(panel => ({name: panel.title, panels: [panel]}));
+    return panels.length <= together() ? [{name: "", panels}] : panels.map(panel => ({name: panel.title, panels: [panel]}));
   }
 
   function chooser(state) {
@@ -270,16 +292,22 @@ const osae = (() => {
     const state = {plot: null, groups: [], hidden: new Set(), choice: 0, boxes: element("div", {class: "plots"})};
     drawn.set(figure, state);
     state.plot = await piece(figure.dataset.plot);
+    arrange(figure, state);
+    startPlotly();
+    show(state);
+    figure.dataset.drawn = "yes";
+  }
+
+  function arrange(figure, state) {
     state.groups = groups(state.plot.panels);
+    state.choice = 0;
+    state.hidden.clear();
     const zooming = element("span", {class: "zoom", role: "group", "aria-label": "Zoom"},
       element("button", {type: "button", onclick: () => zoom(state, .5), "aria-label": "Zoom in"}, "+"),
       element("button", {type: "button", onclick: () => zoom(state, 2), "aria-label": "Zoom out"}, "−"),
       element("button", {type: "button", onclick: () => zoom(state, 0)}, "Reset zoom"));
     const tools = element("div", {class: "tools"}, chooser(state), legend(state), zooming);
     figure.querySelector(".drawing").replaceChildren(tools, state.boxes);
-    startPlotly();
-    show(state);
-    figure.dataset.drawn = "yes";
   }
 
   const figures = [...document.querySelectorAll("figure[data-plot]")];
@@ -289,9 +317,17 @@ const osae = (() => {
   figures.forEach(figure => near.observe(figure));
   const showAll = () => drawn.forEach(state => state.plot && show(state));
   dark.addEventListener("change", showAll);
+  narrow.addEventListener("change", () => {
+    drawn.forEach((state, figure) => state.plot && arrange(figure, state));
+    showAll();
+  });
   // on paper: every figure and table, as wide as the paper, in dark ink; data are unpacked before, as printing does not wait
   if (figures.length) requestIdleCallback(() => { startPlotly(); figures.forEach(figure => piece(figure.dataset.plot)); }, {timeout: 5000});
   const folded = [...document.querySelectorAll("details.more")];
+  // what was drawn while it was folded has no width yet
+  folded.forEach(each => each.addEventListener("toggle", () => drawn.forEach((state, figure) => {
+    if (each.open && each.contains(figure) && figure.dataset.drawn) show(state);
+  })));
   let opened = [];
   window.addEventListener("beforeprint", () => {
     printing = true;

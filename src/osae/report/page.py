@@ -38,7 +38,9 @@ IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".svg": "image/svg+xml"}
 BROAD = 1100  # pixels: wider images scroll on a small screen instead of shrinking
 LONGEST_LIST = 256  # list entries that the page shows as JSON; the JSON file contains all of them
 LARGEST = 15_000_000  # bytes of a page; larger ones need a folder
-OPEN = 4  # tables of a part that are shown at once; others are collapsed
+OPEN = 4  # tables and figures of a part that are shown at once; others are folded
+NEXT_TO_UNITS = {"tables": 2, "drawings": 1}  # the same, in the part with the unit browser
+LINES = 6  # notes that are shown at once
 NO_LIMIT = 1_000_000
 
 
@@ -62,14 +64,13 @@ class Part:
 class Page:
     """A page: its parts, the unit browser if there are units, and its refresh interval in seconds.
 
-    Parts `after` the unit browser describe the origin of its contexts.
+    The unit browser is shown in the first part, below the results.
     """
 
     parts: Sequence[Part]
     browser: Browser | None = None
     refresh: int | None = None
     folder: str = ""
-    after: Sequence[Part] = ()
 
 
 # --- writing ----------------------------------------------------------------------------------------
@@ -257,7 +258,8 @@ def _shorten(data: Any) -> Any:
 def render(page: Page) -> str:
     """Return the page as HTML."""
     pieces: dict[str, Any] = {}
-    parts, after = ([_describe_part(part, pieces) for part in some] for some in (page.parts, page.after))
+    browsed = page.browser is not None
+    parts = [_describe_part(part, pieces, i, units=browsed and i == 0) for i, part in enumerate(page.parts)]
     drawn = bool(pieces)
     if page.browser is not None and not page.folder:
         pieces |= {"units": page.browser.index, **dict(page.browser.pieces)}
@@ -268,11 +270,9 @@ def render(page: Page) -> str:
         _environment()
         .get_template("page.html")
         .render(
-            title=[*page.parts, *page.after][0].title,
+            title=page.parts[0].title,
             parts=parts,
-            after=after,
-            open=OPEN,
-            browser=page.browser is not None,
+            browser=browsed,
             refresh=page.refresh,
             folder=page.folder,
             policy=POLICY.format(more=" 'self' file:" if page.folder else ""),
@@ -284,11 +284,12 @@ def render(page: Page) -> str:
     )
 
 
-def _describe_part(part: Part, pieces: dict[str, Any]) -> dict[str, Any]:
+def _describe_part(part: Part, pieces: dict[str, Any], place: int, *, units: bool) -> dict[str, Any]:
     """Return the template's data for a part; plots that belong together form one figure."""
-    return vars(part) | {
-        "figures": [_figure(one, pieces) for one in join_plots(map(_find_plot, part.figures))]
-    }
+    shown = NEXT_TO_UNITS if units else {"tables": OPEN, "drawings": OPEN}
+    figures = [_figure(one, pieces) for one in join_plots(map(_find_plot, part.figures))]
+    about = {"id": f"part-{place + 1}", "units": units, "lines": LINES, **shown}
+    return vars(part) | about | {"figures": figures}
 
 
 def _find_plot(figure: Figure | Plot) -> Figure | Plot:
@@ -310,11 +311,12 @@ def _figure(figure: Figure | Plot, pieces: dict[str, Any]) -> dict[str, Any]:
 
 def _image(figure: Figure, path: Path) -> dict[str, Any]:
     if not path.is_file() or path.suffix not in IMAGES:
-        return {"plot": "", "image": "", "caption": f"{path.name} is missing. {figure.caption}"}
+        missing = f"{path.name} is missing. {figure.caption}"
+        return {"plot": "", "image": "", "title": missing, "caption": missing}
     image = path.read_bytes()
     source = f"data:{IMAGES[path.suffix]};base64,{base64.b64encode(image).decode('ascii')}"
     alt = figure.alt or figure.caption or path.name
-    about = {"alt": alt, "caption": figure.caption, "broad": _image_width(image) > BROAD}
+    about = {"alt": alt, "title": alt, "caption": figure.caption, "broad": _image_width(image) > BROAD}
     return {"plot": "", "image": source, **about}
 
 

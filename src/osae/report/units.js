@@ -173,7 +173,7 @@
       if (!mine.length) return null;
       if (kind > 0) return fold(`kind-${kind}`, title, ...mine);
       const rest = mine.slice(FEW);
-      return element("div", {}, element("h5", {}, title), ...mine.slice(0, FEW), rest.length ? fold("more", `${rest.length} more`, ...rest) : null);
+      return element("div", {}, element("h4", {}, title), ...mine.slice(0, FEW), rest.length ? fold("more", `${rest.length} more`, ...rest) : null);
     });
   }
 
@@ -186,7 +186,7 @@
   function renderLens(lens) {
     if (!lens) return null;
     const line = (word, tokens) => element("p", {class: "lens"}, `${word} `, ...tokens.map(chip));
-    return element("div", {}, element("h5", {}, "Logit lens"), line("raises", lens[0]), line("lowers", lens[1]));
+    return element("div", {}, element("h4", {}, "Logit lens"), line("raises", lens[0]), line("lowers", lens[1]));
   }
 
   function renderPositions(shares) {
@@ -194,7 +194,7 @@
     const most = Math.max(...shares, 1e-12);
     const bars = shares.map(share => { const bar = element("span"); bar.style.height = `${Math.round(100 * share / most)}%`; return bar; });
     const words = shares.map(share => `${(100 * share).toPrecision(2)} %`).join(", ");
-    return element("div", {}, element("h5", {}, "Fires in each eighth of a context"),
+    return element("div", {}, element("h4", {}, "Fires in each eighth of a context"),
       element("div", {class: "positions", role: "img", "aria-label": words, title: words}, ...bars));
   }
 
@@ -206,7 +206,7 @@
   async function renderCard(place, unit, note, main) {
     const sae = index.saes[place], row = sae.rowOf.get(unit);
     const title = main ? `Unit ${unit} of ${sae.name}` : `${sae.name}, unit ${unit}`;
-    const head = element("h4", {}, main ? title : element("a", {href: `#unit/${place}/${unit}`}, title));
+    const head = element("h3", {}, main ? title : element("a", {href: `#unit/${place}/${unit}`}, title));
     const card = element("article", {class: main ? "card main" : "card", "data-unit": `${place}/${unit}`}, head);
     if (note) card.append(element("p", {class: "small"}, note));
     if (main && row !== undefined) card.append(renderScores(sae, row));
@@ -298,7 +298,7 @@
     if (steps !== undefined && event.target.closest('[data-part="detail"]') && event.key.length > 1) return;  // scrolls there
     if (steps !== undefined) move(steps);
     else if (event.key === "/") find("search").focus();
-    else if (event.key === "p" || /^[1-9]$/.test(event.key)) find("detail").querySelectorAll(".card:not(.main) h4 a")[event.key === "p" ? 0 : event.key - 1]?.click();
+    else if (event.key === "p" || /^[1-9]$/.test(event.key)) find("detail").querySelectorAll(".card:not(.main) h3 a")[event.key === "p" ? 0 : event.key - 1]?.click();
     else return;
     event.preventDefault();
   }
