@@ -36,7 +36,8 @@ def run(language, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("run")
     data, here = str(language / "x"), folder / "mine"
     sizes = ["--units", "12", "--k", "2", "--tokens", "400", "--batch", "50", "--seeds", "0,1"]
-    assert main(["train", "osae,topk", "--data", data, *sizes, "--start", "noise", "--out", str(here)]) == 0
+    sizes += ["--snapshots", "100,200", "--start", "noise"]
+    assert main(["train", "osae,topk", "--data", data, *sizes, "--out", str(here)]) == 0
     assert main(["contexts", str(here), "--data", data, "--device", "cpu"]) == 0
     for contexts in here.glob("*/contexts"):
         _rename_token(contexts, "cat", HOSTILE)
@@ -154,13 +155,17 @@ def test_methods_are_switched_and_figures_zoomed_by_mouse_and_keyboard(kind, bro
         assert box.evaluate(span) < whole
 
 
+def unfold_all(tab):
+    tab.evaluate("document.querySelectorAll('details.more').forEach(each => { each.open = true; })")
+
+
 def draw_all(tab):
     """Unfold every section and bring every figure into view."""
-    tab.evaluate("document.querySelectorAll('details.more').forEach(each => { each.open = true; })")
+    unfold_all(tab)
     figures = tab.locator("figure[data-plot]")
     for place in range(figures.count()):
         figures.nth(place).scroll_into_view_if_needed()
-    tab.wait_for_function(f"document.querySelectorAll('figure[data-drawn]').length === {figures.count()}")
+    tab.locator("figure[data-plot]:not([data-drawn])").first.wait_for(state="detached")
     return figures
 
 
@@ -221,6 +226,8 @@ def test_a_link_to_a_folded_section_or_into_it_opens_it(browser, formats):
     for name in ("provenance", "figure-2"):
         with opened(browser, formats, fragment=f"#part-1-{name}") as tab:
             fold = tab.locator(f"#part-1-{name}")
+            tab.wait_for_selector("#units[data-ready]")  # above it, and taller since
+            tab.wait_for_timeout(300)
             assert fold.get_attribute("open") is not None
             assert 0 <= fold.bounding_box()["y"] < 900
             assert tab.locator("details.more[open]").count() == 1
@@ -264,6 +271,7 @@ def test_many_panels_have_a_picker(browser, world):
         figure = tab.locator("figure[data-plot]", has_text="Two seeds and the ground truth")
         figure.scroll_into_view_if_needed()
         titles = figure.locator(".plot .gtitle")
+        titles.nth(2).wait_for()
         assert titles.all_text_contents() == [
             f"{pair}"
             for pair in ("first seed and truth", "second seed and truth", "first seed and second seed")
@@ -407,7 +415,7 @@ def test_a_hostile_token_stays_text(browser, page):
 
 def test_tables_sort_by_mouse_and_keyboard_and_keep_their_foot(browser, world):
     with opened(browser, world) as tab:
-        table = tab.locator("table.sortable").first
+        table = tab.locator("table.sortable", has_text="MSE").first
         labels = table.locator("tbody th").all_text_contents
         before = labels()
         title = table.locator("thead button", has_text="MSE")
@@ -464,6 +472,7 @@ def compared(tmp_path_factory):
 
 def test_rows_sort_by_their_numbers_and_the_foot_and_what_has_none_stay_last(browser, compared):
     with opened(browser, compared) as tab:
+        unfold_all(tab)
         prefixes = tab.locator("table.sortable", has_text="first 16")
         prefixes.locator("thead button").first.click()
         assert prefixes.locator("tbody th").all_text_contents() == ["first 4", "first 16"]

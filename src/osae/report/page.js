@@ -86,6 +86,12 @@ const osae = (() => {
     if (!target) return;
     for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     target.scrollIntoView();
+    // again while figures and units above it are drawn, until someone scrolls
+    const growing = new ResizeObserver(() => target.scrollIntoView());
+    const stop = () => growing.disconnect();
+    growing.observe(document.querySelector("main"));
+    setTimeout(stop, 2000);
+    for (const kind of ["wheel", "touchstart", "pointerdown", "keydown"]) window.addEventListener(kind, stop, {once: true});
   }
 
   window.addEventListener("hashchange", () => reveal(location.hash));
