@@ -225,8 +225,8 @@ class SAE(nn.Module):
     def save(self, folder: Place, *, provenance: dict | None = None) -> None:
         """Write `sae.safetensors` and `sae.json` into the folder, each of them atomically.
 
-        `provenance` replaces the SAE's own. If the folder already contains an SAE and the process is killed, it
-        contains either the old or the new one. On an object store, the folder must be new.
+        `provenance` replaces the SAE's own. If the folder already contains an SAE and the process is killed,
+        it contains either the old or the new one. On an object store, the folder must be new.
         """
         with new_folder(folder) as here:
             self._write(here, provenance)

@@ -173,7 +173,12 @@ def test_what_is_not_held_out_or_does_not_fit_is_said(tmp_path, shards):
     sae = SAE(SAEConfig(24, 20, TopK(2)), atoms=3 * atoms)
     sae.save(tmp_path / "a", provenance={"source": {"sha256": shards.provenance()["sha256"]}})
     said = evaluate([tmp_path / "a"], shards, model="none").notes
-    assert "trained on these activations" in said[0]
+    assert said[0] == "a was trained on these activations: they are not held out."
+    sae.save(tmp_path / "b", provenance={})
+    assert evaluate([tmp_path / "b", tmp_path / "a"], shards, model="none").notes[0] == said[0]
+    both = evaluate([tmp_path / "a"] * 2, shards, model="none").notes
+    assert both[0] == "All SAEs were trained on these activations: they are not held out."
+    assert sum("held out" in line for line in both) == 1
     assert "explains less variance than the mean" in said[1]
     for words, message in (
         ({"prefixes": [21]}, "prefix length 21: give 1 to 20"),

@@ -63,8 +63,8 @@ def test_a_missing_input_scale_is_said_and_not_blamed_on_the_activations(tmp_pat
     ("field", "values", "words"),
     [
         ("model_name", ("gpt2", "EleutherAI/pythia-70m"), "different models"),
-        ("hook_name", ("blocks.3.hook_resid_post", "blocks.3.hook_mlp_out"), "different places"),
-        ("hook_name", ("blocks.3.hook_resid_post", "blocks.4.hook_resid_post"), "different places"),
+        ("hook_name", ("blocks.3.hook_resid_post", "blocks.3.hook_mlp_out"), "different hook points"),
+        ("hook_name", ("blocks.3.hook_resid_post", "blocks.4.hook_resid_post"), "different hook points"),
     ],
 )
 def test_saes_of_different_activations_are_compared_with_a_warning(

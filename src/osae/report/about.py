@@ -71,7 +71,9 @@ def describe(result: AnyResult, folder: Path) -> About:
             facts = _provenance(result.provenance, (result.source,), result.activations)
             return About("An SAE pruned to the units that are found again", facts)
         case Sweep():
-            return About(f"Sweep of {count(len(result.runs), 'run')}", _provenance(result.provenance, (), None))
+            return About(
+                f"Sweep of {count(len(result.runs), 'run')}", _provenance(result.provenance, (), None)
+            )
         case _:
             assert_never(result)
 

@@ -15,6 +15,7 @@ from osae.devices import choose_device
 from osae.interop import Loaded, SAELike
 from osae.model import SAE
 from osae.progress import Progress, Steps
+from osae.results.base import labels
 from osae.results.evaluation import (
     EvaluatedSAE,
     Evaluation,
@@ -181,7 +182,9 @@ def _seen_lines(seen: Sequence[bool], names: Sequence[str]) -> list[str]:
     if not any(seen):
         return []
     listed = ", ".join(name for name, was in zip(names, seen, strict=True) if was)
-    which = "All SAEs were" if all(seen) and len(seen) > 1 else f"{listed} {'was' if sum(seen) == 1 else 'were'}"
+    which = (
+        "All SAEs were" if all(seen) and len(seen) > 1 else f"{listed} {'was' if sum(seen) == 1 else 'were'}"
+    )
     return [f"{which} trained on these activations: they are not held out."]
 
 

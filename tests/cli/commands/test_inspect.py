@@ -20,6 +20,9 @@ def test_inspect_tells_activations_and_bare_decoders(here, capsys):
     out = capsys.readouterr().out
     assert "unknown" in out
     assert "its atoms are its columns." in out
+    np.save(here / "zero.npy", noise(30, 8, 0).numpy() * (np.arange(30) != 4)[:, None])
+    assert main(["inspect", "zero.npy"]) == 0
+    assert "1 unit without a direction" in capsys.readouterr().out
 
 
 def test_text_from_files_cannot_control_the_terminal(here, capsys):

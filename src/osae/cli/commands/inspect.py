@@ -55,6 +55,8 @@ def run(options: InspectOptions, line: str) -> int:
 
 
 def _describe_sae(loaded: "Loaded") -> Facts:
+    from osae.results.base import count
+
     norms = loaded.decoder.norm(dim=1)
     facts = [
         ("path", loaded.path),
