@@ -1,11 +1,12 @@
 """The inputs of a page: results, training runs, SAEs with contexts. Does not need torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from osae.context_files import ABOUT, ContextFiles, folder_of, read_contexts
 from osae.report.page import Page, Part, find_contexts, join_contexts, part_of
+from osae.report.plots import Plot
 from osae.report.runs import describe_run, find_run
 from osae.report.units import Browser, make_browser
 from osae.results import AnyResult, Comparison, Contexts, read
@@ -33,23 +34,29 @@ class Found:
         return make_browser(comparison, [*beside, *self.contexts])
 
 
-def open_inputs(paths: Sequence[Path]) -> Found:
-    """Return what is at each path; raise `ValueError` if there is nothing to show."""
+PlotsOfRun = Callable[[Path], Sequence[Plot]]
+
+
+def open_inputs(paths: Sequence[Path], plots_of_run: PlotsOfRun = lambda run: ()) -> Found:
+    """Return what is at each path; raise `ValueError` if there is nothing to show.
+
+    `plots_of_run` returns further figures about the training run in a folder.
+    """
     found = Found()
     for path in paths:
-        _add(path, found)
+        _add(path, found, plots_of_run)
     if not found.parts and not found.contexts:
         raise ValueError("there is nothing to show: give results, training runs, or SAEs with contexts.")
     return found
 
 
-def _add(path: Path, found: Found) -> None:
+def _add(path: Path, found: Found, plots_of_run: PlotsOfRun) -> None:
     if path.is_file():
         _add_result(path, found)
     elif (path / "results.json").is_file():  # an experiment
         _add_result(path / "results.json", found)
     elif find_run(path) is not None:
-        found.parts.append(describe_run(path))
+        found.parts.append(describe_run(path, plots_of_run(path)))
         for sae in sorted(path.glob("*/sae.json")):
             _add_contexts(folder_of(sae.parent), found)
     elif (path / ABOUT).is_file():

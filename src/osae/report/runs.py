@@ -4,16 +4,18 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from osae.files import check_regular, read_json
-from osae.measures import keys_of, measure
+from osae.measures import AGREEMENT, keys_of, measure
 from osae.report.page import Part
-from osae.report.plots import Line, Panel, Plot, style_of
+from osae.report.plots import Line, Panel, Plot, plot_sweep, style_of
 from osae.report.text import describe_world, visible
 from osae.results.base import count
+from osae.results.experiment import Section
 
 RUN, LOG, SPEED = "run.json", "log.jsonl", "speed.jsonl"
 LONGEST_LOG = 2**26  # bytes; the rest of a longer log is not read
@@ -28,8 +30,13 @@ def find_run(path: Path) -> Path | None:
     return path if (path / RUN).is_file() else None
 
 
-def describe_run(folder: Path) -> Part:
-    """Return what a page shows about a training run, finished or not."""
+def has_snapshots(folder: Path) -> bool:
+    """Return whether SAEs of the run were saved after the start of training and before its end."""
+    return any(place.name.isdecimal() and int(place.name) > 0 for place in folder.glob("snapshots/*"))
+
+
+def describe_run(folder: Path, further: Sequence[Plot] = ()) -> Part:
+    """Return what a page shows about a training run, finished or not, with further figures."""
     config, log = _read_config(folder), read_log(folder)
     steps, done = count_steps(config), max((line["step"] for line in log), default=0)
     finished = sorted(path.parent.name for path in folder.glob("*/sae.json"))
@@ -43,7 +50,7 @@ def describe_run(folder: Path) -> Part:
         title=f"Training run {folder.name}",
         kicker="run",
         summary=[state, *_last_losses(log)],
-        figures=[plot_log(log)] if log else [],
+        figures=[*([plot_log(log)] if log else []), *further],
         facts=[(name, text) for name, text in facts if text],
         json=json.dumps(config, indent=2, ensure_ascii=False),
     )
@@ -140,6 +147,18 @@ def plot_log(log: Sequence[dict[str, Any]]) -> Plot:
         "for a thousand steps."
     )
     return Plot("Training curves", caption, tuple(panels))
+
+
+def plot_agreement(moments: Sequence[Section], left_out: str = "") -> Plot:
+    """Return stability and orderedness between seeds against samples seen, with a line per recipe."""
+    caption = (
+        "Seeds of the same recipe, compared with each other in the snapshots of the run: means over pairs of "
+        "seeds, with 95 % intervals if there are several pairs. In a language model, a sample is the "
+        "activation of one token."
+    )
+    title = "Agreement between seeds during training"
+    drawn = plot_sweep(moments, AGREEMENT, title=title, x_label="samples (tokens) seen")
+    return replace(drawn, caption=f"{caption} {left_out}".strip())
 
 
 # --- on the terminal --------------------------------------------------------------------------------

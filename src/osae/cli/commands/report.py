@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_page
 from osae.cli.inputs import check_present
 from osae.cli.outputs import check_files
 from osae.cli.shared_options import RUN_OR_RESULT
+from osae.cli.terminal import Progress, say
 from osae.options import Options, option
+
+if TYPE_CHECKING:
+    from osae.report.plots import Plot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +37,27 @@ def run(options: ReportOptions, line: str) -> int:
     from osae.report.page import write_report
 
     announce_page(options.inputs, options.out)
-    write_report(open_inputs(options.inputs).page(), options.out, folder=options.folder)
+    found = open_inputs(options.inputs, _plot_agreement)
+    write_report(found.page(), options.out, folder=options.folder)
     print(options.out)
     return 0
+
+
+def _plot_agreement(run: Path) -> list["Plot"]:
+    """Return the agreement between seeds during training, if the run has snapshots of several."""
+    from osae.report.runs import has_snapshots, plot_agreement
+
+    if not has_snapshots(run):
+        return []
+    from osae.studies.snapshots import measure_snapshots
+
+    with Progress("osae report") as progress:
+        found = measure_snapshots(run, progress=progress)
+    if found.moments:
+        return [plot_agreement(found.moments, found.left_out)]
+    if found.left_out:
+        say(f"osae report: {found.left_out}")
+    return []
 
 
 COMMAND = Command(
