@@ -172,7 +172,8 @@ def draw_all(tab):
 def test_a_map_of_similarity_zooms_and_names_its_units(browser, page):
     with opened(browser, page) as tab:
         draw_all(tab)
-        figure = tab.locator("figure[data-plot]", has_text="Units of one SAE in the other")
+        section = tab.locator("details.more", has_text="Units of one SAE in the other")
+        figure = section.locator("figure[data-plot]")
         similarity = figure.locator(".plot").nth(1)
         assert similarity.evaluate("box => box.data[0].z.length") == 12
         figure.locator("select").select_option(index=3)
