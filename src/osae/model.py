@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, assert_never
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from osae import kernels
@@ -38,6 +38,7 @@ from osae.sparsify import (
     starting_threshold,
 )
 from osae.stores import Place, bring_files, is_remote, new_folder
+from osae.tensor_files import read_tensors
 
 SCHEMA = 1
 BEFORE = "before"  # key of the previous sae.json, for the weights that are being replaced
@@ -256,7 +257,7 @@ class SAE(nn.Module):
             )
         try:
             about = read_json(folder / "sae.json")
-            tensors = load_file(folder / "sae.safetensors")
+            tensors = read_tensors(folder / "sae.safetensors")
             return read_saved(about, tensors, file_sha256(folder / "sae.safetensors"))
         except (ValueError, RecursionError, SafetensorError, FileNotFoundError) as error:
             raise ValueError(" ".join(f"{folder}: {error}".split())) from error

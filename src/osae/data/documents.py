@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from safetensors import safe_open
 from torch import Tensor
 
 from osae.data.shards import DTYPES, DType, Shards, is_shards, write_shards
 from osae.seeds import generator
+from osae.tensor_files import read_tensors
 
 DOCUMENTS = "documents"
 SLICE = 8192  # rows of a mixture that are shuffled together
@@ -43,10 +43,10 @@ def read_documents(shards: Shards) -> Int[Tensor, "N"]:
     for shard in shards.shards:
         if shard.file.suffix != ".safetensors":
             raise _unknown(shards)
-        with safe_open(shards.bring(shard.file), "pt") as file:
-            if DOCUMENTS not in file.keys():  # noqa: SIM118
-                raise _unknown(shards)
-            found.append(file.get_tensor(DOCUMENTS).long())
+        try:
+            found.append(read_tensors(shards.bring(shard.file), [DOCUMENTS])[DOCUMENTS].long())
+        except KeyError:
+            raise _unknown(shards) from None
     return torch.cat(found)
 
 

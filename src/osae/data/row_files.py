@@ -10,7 +10,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.stores import Store
+from osae.tensor_files import LENGTH, read_header
 
-_LENGTH = struct.Struct("<Q")  # length of the header of a .safetensors file
 LARGEST_HEADER = 2**26  # maximum bytes of a header to read from a store
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -103,11 +103,11 @@ def open_npy(path: Path) -> RowFile | None:
 def open_safetensors(path: Path, name: str) -> RowFile:
     """Return the location of the rows of a tensor in a .safetensors file with a valid header."""
     with open(path, "rb") as file:
-        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        entry: dict[str, Any] = json.loads(file.read(length))[name]
+        data, entries = read_header(file)
+        entry = entries[name]
         if entry["dtype"] not in _TYPES:
             raise ValueError(f"{path} contains {entry['dtype']}: activations must be floating-point numbers.")
-        offset = _LENGTH.size + length + entry["data_offsets"][0]
+        offset = data + entry["data_offsets"][0]
         return RowFile(path, entry["shape"][1], offset, _TYPES[entry["dtype"]], _identify(file))
 
 
@@ -115,12 +115,12 @@ def open_stored(store: Store, file: str, tensor: str, shape: tuple[int, int]) ->
     """Return the location of the rows of a tensor of this shape in a .safetensors file on an object store."""
     url = store.join(file)
     try:
-        (length,) = _LENGTH.unpack(store.read(file, 0, _LENGTH.size))
+        (length,) = LENGTH.unpack(store.read(file, 0, LENGTH.size))
         if length > LARGEST_HEADER:
             raise ValueError(f"its header has {length} bytes")
-        entry = json.loads(store.read(file, _LENGTH.size, _LENGTH.size + length))[tensor]
+        entry = json.loads(store.read(file, LENGTH.size, LENGTH.size + length))[tensor]
         dtype, (first, last) = _TYPES[entry["dtype"]], entry["data_offsets"]
-        complete = store.size(file) >= _LENGTH.size + length + last
+        complete = store.size(file) >= LENGTH.size + length + last
         if (
             tuple(entry["shape"]) != shape
             or last - first != shape[0] * shape[1] * dtype.itemsize
@@ -129,7 +129,7 @@ def open_stored(store: Store, file: str, tensor: str, shape: tuple[int, int]) ->
             raise ValueError(f"it does not contain {shape}")
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{url} cannot be read ({error}): copy or create it again.") from error
-    return StoredRows(store, file, shape[1], _LENGTH.size + length + first, dtype)
+    return StoredRows(store, file, shape[1], LENGTH.size + length + first, dtype)
 
 
 def _identify(file: BinaryIO) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ from osae.studies.subjects import (
     open_subject,
     own_provenance,
 )
+from osae.tensor_files import read_tensors
 from osae.training import run as runs
 
 RUNS = 3
@@ -219,8 +220,7 @@ def _blocks_with_owners(rows: Data) -> Iterator[tuple[Tensor, Tensor]]:
         return
     start = 0
     for shard in rows.shards:
-        with safe_open(rows.bring(shard.file), "pt") as file:
-            owners = file.get_tensor(_DOCUMENTS)
+        owners = read_tensors(rows.bring(shard.file), [_DOCUMENTS])[_DOCUMENTS]
         yield rows.read(start, start + shard.rows), owners
         start += shard.rows
 
