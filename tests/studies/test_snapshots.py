@@ -73,3 +73,17 @@ def test_a_page_shows_agreement_against_samples_only_with_snapshots(run, tmp_pat
         shutil.rmtree(copy / "snapshots" / f"{samples}")
     assert main(["report", str(copy), "--out", str(page)]) == 0
     assert "Agreement between seeds" not in page.read_text()
+
+
+def test_seeds_are_compared_only_after_every_other_input_of_a_page_was_read(run, tmp_path, capsys):
+    damaged = tmp_path / "compare.json"
+    damaged.write_text("{}")
+    page = tmp_path / "page.html"
+    capsys.readouterr()
+    assert main(["report", str(run), str(damaged), "--out", str(page)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "compare.json" in error
+    assert not page.exists()
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    assert "compared with each other in the snapshots" in page.read_text()

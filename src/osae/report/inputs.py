@@ -1,7 +1,7 @@
 """The inputs of a page: results, training runs, SAEs with contexts. Does not need torch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from osae.context_files import ABOUT, ContextFiles, folder_of, read_contexts
@@ -11,21 +11,31 @@ from osae.report.runs import describe_run, find_run
 from osae.report.units import Browser, make_browser
 from osae.results import AnyResult, Comparison, Contexts, read
 
+PlotsOfRun = Callable[[Path], Sequence[Plot]]
+
 
 @dataclass
 class Found:
-    """What was found at the given paths."""
+    """What was found at the given paths; `runs` are the folders of training runs, by index in `parts`."""
 
     parts: list[Part] = field(default_factory=list)
+    runs: dict[int, Path] = field(default_factory=dict)
     about_contexts: list[Part] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     contexts: list[ContextFiles] = field(default_factory=list)
 
-    def page(self) -> Page:
-        """Return the page about everything that was found; the SAEs whose units it shows come first."""
-        parts = [*self.parts, *join_contexts(self.about_contexts)]
+    def page(self, plots_of_run: PlotsOfRun = lambda run: ()) -> Page:
+        """Return the page about everything that was found; the SAEs whose units it shows come first.
+
+        `plots_of_run` returns further figures about the training run in a folder. It may take long, so it is
+        called after everything else was read.
+        """
+        browser, contexts = self.browser(), join_contexts(self.about_contexts)
+        parts = [*self.parts, *contexts]
+        for place, run in self.runs.items():
+            parts[place] = replace(parts[place], figures=[*parts[place].figures, *plots_of_run(run)])
         first = {Comparison.KIND: 0} if self.comparisons else {Contexts.KIND: 0}
-        return Page(sorted(parts, key=lambda part: first.get(part.kicker, 1)), self.browser())
+        return Page(sorted(parts, key=lambda part: first.get(part.kicker, 1)), browser)
 
     def browser(self) -> Browser | None:
         """Return the unit browser of the first comparison, if units were compared or contexts collected."""
@@ -34,29 +44,24 @@ class Found:
         return make_browser(comparison, [*beside, *self.contexts])
 
 
-PlotsOfRun = Callable[[Path], Sequence[Plot]]
-
-
-def open_inputs(paths: Sequence[Path], plots_of_run: PlotsOfRun = lambda run: ()) -> Found:
-    """Return what is at each path; raise `ValueError` if there is nothing to show.
-
-    `plots_of_run` returns further figures about the training run in a folder.
-    """
+def open_inputs(paths: Sequence[Path]) -> Found:
+    """Return what is at each path; raise `ValueError` if there is nothing to show."""
     found = Found()
     for path in paths:
-        _add(path, found, plots_of_run)
+        _add(path, found)
     if not found.parts and not found.contexts:
         raise ValueError("there is nothing to show: give results, training runs, or SAEs with contexts.")
     return found
 
 
-def _add(path: Path, found: Found, plots_of_run: PlotsOfRun) -> None:
+def _add(path: Path, found: Found) -> None:
     if path.is_file():
         _add_result(path, found)
     elif (path / "results.json").is_file():  # an experiment
         _add_result(path / "results.json", found)
     elif find_run(path) is not None:
-        found.parts.append(describe_run(path, plots_of_run(path)))
+        found.runs[len(found.parts)] = path
+        found.parts.append(describe_run(path))
         for sae in sorted(path.glob("*/sae.json")):
             _add_contexts(folder_of(sae.parent), found)
     elif (path / ABOUT).is_file():

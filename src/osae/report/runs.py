@@ -35,8 +35,8 @@ def has_snapshots(folder: Path) -> bool:
     return any(place.name.isdecimal() and int(place.name) > 0 for place in folder.glob("snapshots/*"))
 
 
-def describe_run(folder: Path, further: Sequence[Plot] = ()) -> Part:
-    """Return what a page shows about a training run, finished or not, with further figures."""
+def describe_run(folder: Path) -> Part:
+    """Return what a page shows about a training run, finished or not."""
     config, log = _read_config(folder), read_log(folder)
     steps, done = count_steps(config), max((line["step"] for line in log), default=0)
     finished = sorted(path.parent.name for path in folder.glob("*/sae.json"))
@@ -50,7 +50,7 @@ def describe_run(folder: Path, further: Sequence[Plot] = ()) -> Part:
         title=f"Training run {folder.name}",
         kicker="run",
         summary=[state, *_last_losses(log)],
-        figures=[*([plot_log(log)] if log else []), *further],
+        figures=[plot_log(log)] if log else [],
         facts=[(name, text) for name, text in facts if text],
         json=json.dumps(config, indent=2, ensure_ascii=False),
     )

@@ -37,8 +37,8 @@ def run(options: ReportOptions, line: str) -> int:
     from osae.report.page import write_report
 
     announce_page(options.inputs, options.out)
-    found = open_inputs(options.inputs, _plot_agreement)
-    write_report(found.page(), options.out, folder=options.folder)
+    found = open_inputs(options.inputs)
+    write_report(found.page(_plot_agreement), options.out, folder=options.folder)
     print(options.out)
     return 0
 
