@@ -58,7 +58,6 @@ test-slow: setup
 test-faults: setup
 	$(BIN)/python -m tests.faults --workers 2 --out evidence/faults
 	$(BIN)/python -m benchmarks.documentation.pages  # copies the table to docs/reliability.md
-	$(BIN)/python -m benchmarks.documentation.pages
 
 # Pages in Chromium, which must be installed; `make test` skips these tests where it is missing.
 $(VENV)/.ready-browser: $(STAMP)

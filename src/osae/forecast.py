@@ -18,6 +18,7 @@ from pathlib import Path
 
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
 FIXED = 48 * 2**20  # small arrays, compiled code and what the allocator keeps
+FIXED_TRAINING = 80 * 2**20  # the same while training, with logs and buffers of the background thread
 PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
@@ -34,11 +35,11 @@ MATCHED, MATCHED_PAIR = 1.9, 60  # one for the cosine of two units, and the rest
 CORRELATED_PAIR = 1200  # matching a pair of units by their activations
 TOGETHER = 2600  # correlating two units that fire on the same row
 SUMMED, STORED = 4300, 1500  # the overlap of two units that fire on the same row, summed by pair or stored
-CHOSEN_PAIR = 100  # comparing a unit with the best one so far, in the gain order
+CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
 WRITTEN = 120  # writing and hashing a byte
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
-PAGE, PAGE_FILE = 32 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
+PAGE, PAGE_FILE = 60 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
 PACKED_SECONDS = 1e-6  # of compressing a byte of a page
 CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
@@ -96,12 +97,17 @@ class Training:
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + _count_overlaps(self.units, self.sorted_k, self.block)
         disk = self.members * matrix * (12 + 2 + 2 * self.snapshots)
-        return Forecast(FIXED + max(drawn, started, stepped, saved, searched, ordered), disk, seconds)
+        return Forecast(
+            FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
+        )
 
     def _of_modes(self) -> int:
-        """Return the bytes of finding modes: pairs of units, pairs with rows, and units for all modes."""
+        """Return the bytes of finding modes: pairs of units, pairs with rows, and sorting modes by gain."""
+        if not self.mode_units:
+            return 0
         pairs = 3 * DOUBLE * self.units**2 + 4 * SINGLE * MODE_CELLS
-        return pairs + 10 * SINGLE * self.mode_units * self.width if self.mode_units else 0
+        sorting = 16 * min(self.mode_units, SUMMED_UNITS) ** 2
+        return max(pairs, sorting) + 10 * SINGLE * self.mode_units * self.width
 
     def _of_step(self) -> int:
         """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
@@ -243,7 +249,7 @@ def forecast_pruning(sae: Dictionary, others: Sequence[Dictionary], rows: int) -
     """Return what pruning an SAE takes, without a language model, if its units have to be scored first."""
     steps = [forecast_ordering(sae, rows, gain=True), forecast_evaluation([sae, sae], rows)]
     if others:
-        steps.append(forecast_comparison([sae, *others], rows=rows, chance=False))
+        steps.append(forecast_comparison([sae, *others], rows=rows, chance=False, prefixes=()))
     memory, work = max(step.memory for step in steps), sum(step.work for step in steps)
     return Forecast(3 * sae.matrix + memory, 2 * sae.matrix, work=work)
 
