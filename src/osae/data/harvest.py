@@ -328,6 +328,8 @@ def _open_contexts(
     starts = ranks.rank == 0 and not (work.folder / CONTEXTS).exists()
     if starts:
         check_readable(spec.text)
+    if progress is not None:
+        progress(0, 1, f"loading {spec.model}")
     lm = open_lm()
     if starts:
         _start(work, plan, build_contexts(spec, lm, progress))
