@@ -154,6 +154,7 @@ def test_random_boundaries_always_include_the_whole_dictionary(units, count, see
         (Geometric(0.0), "positive"),
         (Boundaries((2, 3)), "the last of them 4"),
         (Boundaries((3, 2, 4)), "increasing"),
+        (Boundaries((-5, 4)), "positive"),
         (Piecewise((2, 4), (1.0,)), "one per group"),
         (Explicit((1.0,)), "1 weights for 4 units"),
         (Explicit((1.0, -1.0, 0.0, 1.0)), "nonnegative"),

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from osae.cli import main
 from osae.files import read_json
 from osae.interop import load
+from osae.interop.weights import read_entries
 from osae.model import SAE, SAEConfig
 from osae.sparsify import TopK
 from tests.interop.fuzz import (
@@ -92,6 +94,12 @@ def test_deeply_nested_entries_are_refused(tmp_path):
     for depth in (60, 5_000, 100_000):
         (tmp_path / "ae.pt").write_bytes(nested(depth))
         assert "ae.pt cannot be read: it is nested more than 50 levels deep" in outcome(tmp_path)
+
+
+def test_keys_of_mixed_types_are_read_as_text(tmp_path):
+    torch.save({"encoder.weight": torch.ones(3, 2), 7: torch.ones(2), (1, 2): 3}, tmp_path / "ae.pt")
+    assert set(read_entries(tmp_path / "ae.pt")) == {"encoder.weight", "7", "(1, 2)"}
+    assert main(["inspect", str(tmp_path)]) == 0
 
 
 def test_a_file_of_very_many_tensors_is_refused_at_once(tmp_path):

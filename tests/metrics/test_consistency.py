@@ -184,3 +184,17 @@ def test_saes_loaded_files_tensors_and_arrays_measure_the_same(tmp_path):
         assert metrics.orderedness(other, form) == pytest.approx(expected.orderedness)
         whole = metrics.prefix_consistency(form, other)[-1]
         assert whole.stability == pytest.approx(expected.stability, abs=1e-6)
+
+
+@pytest.mark.parametrize("shared", ["spectrum", "mean"])
+def test_the_fitted_chance_level_is_that_of_unrelated_atoms_of_the_same_shape(shared):
+    """Atoms that share a mean or prefer some directions are more alike by chance than isotropic ones."""
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.arange(1, 65.0).rsqrt() if shared == "spectrum" else torch.ones(64)
+    mean = torch.zeros(64) if shared == "spectrum" else 0.7 * torch.ones(64)
+    a, b = (mean + scales * torch.randn(256, 64, generator=generator) for _ in range(2))
+    found = metrics.stability(a, b)
+    fitted = metrics.chance_level(256, 256, 64, like=metrics.fit_atoms(a, b), draws=4).stability
+    isotropic = metrics.chance_level(256, 256, 64, draws=4).stability
+    assert abs(fitted - found) < 0.02
+    assert isotropic < found - 0.1

@@ -1,6 +1,7 @@
 """Pages in a real browser: nothing is loaded or complains, and all works by mouse and by keyboard."""
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -189,6 +190,18 @@ def test_a_map_of_similarity_zooms_and_names_its_units(browser, page):
         tab.mouse.move(area["x"] + 180, area["y"] + 180, steps=4)
         tab.mouse.up()
         assert similarity.evaluate(span) < whole
+
+
+def test_figures_have_the_colors_of_the_page(browser, page):
+    for scheme in ("light", "dark"):
+        with opened(browser, page, scheme=scheme) as tab:
+            text = tab.locator("figure[data-drawn] .xtick text").first
+            text.wait_for()
+            ink = tab.evaluate("getComputedStyle(document.body).color")
+            tick = text.evaluate("one => getComputedStyle(one).fill")
+            for color in (ink, tick):
+                bright = sum(map(int, re.findall(r"\d+", color)[:3])) / 3 > 127
+                assert bright == (scheme == "dark"), color
 
 
 def test_paper_has_every_figure_and_table(browser, page):

@@ -262,3 +262,16 @@ def test_what_to_expect_of_further_runs_lies_between_the_count_and_the_mean():
     assert metrics.expected_share(torch.full((5,), 2), 2)[0] < 1
     with pytest.raises(ValueError, match="at least 2"):
         metrics.expected_share(torch.tensor([1]), 1)
+
+
+def test_encoders_are_compared_at_the_nearest_atoms(tmp_path):
+    decoder, order = directions(12, 16, 0), torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    a, b = make_sae(decoder), make_sae(decoder[order])
+    with torch.no_grad():
+        a.encoder.copy_(noise(12, 16, 1))
+        b.encoder.copy_(noise(12, 16, 2))
+    (first, _) = table([a, b]).saes
+    nearest = order.argsort()
+    assert first.partners[0].nearest == tuple(nearest.tolist())
+    expected = torch.nn.functional.cosine_similarity(a.encoder, b.encoder[nearest])
+    assert first.partners[0].encoder_cosine == pytest.approx(expected.tolist(), abs=1e-5)

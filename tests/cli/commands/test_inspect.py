@@ -20,6 +20,7 @@ def test_inspect_tells_activations_and_bare_decoders(here, capsys):
     out = capsys.readouterr().out
     assert "unknown" in out
     assert "its atoms are its columns." in out
+    assert "given as --data, it is read as activations" in out
     np.save(here / "zero.npy", noise(30, 8, 0).numpy() * (np.arange(30) != 4)[:, None])
     assert main(["inspect", "zero.npy"]) == 0
     assert "1 unit without a direction" in capsys.readouterr().out

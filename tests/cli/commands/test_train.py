@@ -1,11 +1,12 @@
 """`osae train` as a user meets it: what its options stand for, and what is refused before it starts."""
 
+import errno
 from dataclasses import fields, replace
 from typing import get_args, get_type_hints
 
 import pytest
 
-from osae import SAE
+from osae import SAE, model
 from osae.cli import main
 from osae.cli.changes import FIELDS
 from osae.cli.commands.harvest import HarvestOptions
@@ -25,6 +26,7 @@ from osae.options import list_options, parse_option
 from osae.recipes import RECIPES, WORLD_RECIPES, Recipe, Task
 from osae.recipes import STARTS as RECIPE_STARTS
 from osae.sparsify import TopK
+from osae.training import checkpoint
 from osae.training import run as runs
 
 DECLARED = {declared.name: declared for declared in list_options(TrainOptions)}
@@ -239,6 +241,23 @@ def test_an_interrupted_run_says_how_to_resume_it(tmp_path, monkeypatch, capsys)
     assert f"Resume with: osae resume '{tmp_path}/a run'" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "a run"), "--device", "cpu"]) == 0
     assert (tmp_path / "a run" / "topk-seed0" / "sae.json").exists()
+
+
+def test_a_run_whose_first_checkpoint_cannot_be_written_can_be_resumed(tmp_path, monkeypatch, capsys):
+    def full(*words, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    words = ["train", "topk", *WORLD, "--epochs", "1", "--batch", "100", "--out", str(tmp_path / "run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        patch.setattr(model, "save_file", full)
+        assert main(words) != 0
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert "Traceback" not in error
+    assert not list((tmp_path / "run").rglob("*.safetensors"))
+    assert main(["resume", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    assert (tmp_path / "run" / "topk-seed0" / "sae.json").exists()
 
 
 def test_resume_refuses_what_holds_no_run(tmp_path, capsys):
