@@ -704,6 +704,15 @@ MEASURES: dict[str, Measure] = {
             of=("unit_score",),
         ),
         Measure(
+            "matched_correlation",
+            "Matched correlation",
+            "correlation of units matched by activations",
+            "Mean Pearson correlation of the activations of the unit and of its matches in the best "
+            "one-to-one matchings by activations.",
+            better="high",
+            of=("unit_score",),
+        ),
+        Measure(
             "encoder_cosine",
             "Encoder cosine",
             "cosine of the nearest units' encoders",

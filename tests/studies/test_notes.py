@@ -6,6 +6,7 @@ from html import unescape
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from osae import interop
 from osae.report.page import render_page
@@ -77,6 +78,27 @@ def test_saes_of_different_activations_are_compared_with_a_warning(
     assert "sae0: " in warned
     assert "sae1: " in warned
     assert any(words in line for line in stitch(*paths, WORLD.draw("test").x).remarks())
+
+
+def test_a_transcoder_is_compared_with_an_sae_under_a_warning(tmp_path, everywhere):
+    paths = []
+    for kind, inputs in (
+        ("sae", 24),
+        ("transcoder", 16),
+    ):  # a transcoder may read another width than it writes
+        tensors = {"w_enc": noise(inputs, 20, 0), "w_dec": noise(20, 24, 1), "b_dec": noise(1, 24, 2)[0]}
+        tensors |= {"b_enc": noise(1, 20, 3)[0], "threshold": noise(1, 20, 4)[0].abs()}
+        paths.append(tmp_path / kind)
+        paths[-1].mkdir()
+        save_file(tensors, paths[-1] / "params.safetensors")
+        (paths[-1] / "config.json").write_text(json.dumps({"type": kind, "width": 20}))
+    result = compare(paths, chance_draws=0)
+    assert everywhere(
+        result, "of different kinds, and may disagree for that reason alone: sae: SAE; transcoder"
+    )
+    assert [sae.what for sae in result.saes] == [None, "transcoder"]
+    assert result.units.saes[0].partners[0].encoder_cosine is None  # their encoders read different inputs
+    assert not any("kinds" in line for line in compare(paths[1], paths[1], chance_draws=0).remarks())
 
 
 @pytest.mark.parametrize(

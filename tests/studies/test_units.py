@@ -164,6 +164,30 @@ def test_numbers_on_activations_are_those_of_the_definitions(shards):
     assert partners.correlation == pytest.approx(expected, abs=1e-4)
 
 
+def test_units_are_also_matched_by_their_activations(shards):
+    rows = torch.cat(list(shards.batches(10_000)))
+    saes = [make_sae(noise(units, 24, seed)) for units, seed in ((20, 0), (16, 1), (20, 2))]
+    result = check(compare(saes, data=shards, chance_draws=0))
+    dense = [sae.encode(rows).dense(len(sae.decoder)) for sae in saes]
+    best = metrics.match(metrics.activation_similarity(dense[0], dense[1]))
+    kept = result.pairs[0].stream_matching
+    assert kept is not None
+    assert kept.optimal
+    assert sum(each for *_, each in kept.pairs) == pytest.approx(float(best.similarity.sum()), abs=1e-4)
+    first, second = result.units.saes[:2]
+    ahead, back = first.partners[0], second.partners[0]
+    assert [(i, j) for i, j in enumerate(ahead.stream_matched) if j is not None] == [
+        (i, j) for i, j, _ in kept.pairs
+    ]
+    assert all(ahead.stream_matched[j] == i for i, j in enumerate(back.stream_matched))
+    both = [each.stream_correlation[0] for each in first.partners]
+    known = [each for each in both if each is not None]
+    assert first.measures["matched_correlation"][0] == pytest.approx(sum(known) / len(known), abs=1e-5)
+    without = compare(saes, chance_draws=0)
+    assert without.pairs[0].stream_matching is None
+    assert "matched_correlation" not in without.units.saes[0].measures
+
+
 def test_a_table_survives_json_csv_and_pandas(tmp_path, shards):
     result = compare([make_sae(noise(20, 24, seed)) for seed in range(3)], data=shards, chance_draws=0)
     assert result.units is not None

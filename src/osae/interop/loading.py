@@ -14,7 +14,7 @@ from osae.interop.ancestry import find_place
 from osae.interop.bare import Orientation
 from osae.interop.formats import FORMATS, get_reader
 from osae.interop.found import Found, find
-from osae.interop.parts import Matrices, Parts, fold
+from osae.interop.parts import Kind, Matrices, Parts, fold
 from osae.interop.place import Place
 from osae.model import BEFORE, SAE, choose_saved
 from osae.sparsify import Code
@@ -26,7 +26,8 @@ class Loaded:
     """An SAE from any library, which encodes, decodes, and reconstructs its input when called.
 
     `sae` is None if osae cannot run the original; `notes` then say why, and only the matrices can be used.
-    `metadata` is the JSON next to the weights, unchanged.
+    `metadata` is the JSON next to the weights, unchanged. The atoms of a transcoder are directions of its
+    output, not of its input.
     """
 
     path: str
@@ -37,6 +38,7 @@ class Loaded:
     encoder: Float[Tensor, "K input"] | None
     notes: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
+    kind: Kind = "SAE"
 
     @property
     def units(self) -> int:
@@ -184,4 +186,4 @@ def _read(found: Found, path: str, orientation: Orientation | None) -> Loaded:
 def _from_matrices(read: Matrices, path: str, name: str, sha256: str, config: dict[str, Any]) -> Loaded:
     encoder = None if read.encoder is None else read.encoder.contiguous()
     notes = [read.why, *read.notes]
-    return Loaded(path, name, sha256, None, read.decoder.contiguous(), encoder, notes, config)
+    return Loaded(path, name, sha256, None, read.decoder.contiguous(), encoder, notes, config, read.kind)

@@ -5,6 +5,7 @@ decode with atoms of any norm; ours subtracts b and has unit atoms.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from osae.scaling import InputScaling
 from osae.sparsify import JumpReLU, Sparsifier, TopK
 
 TRANSCODER = "it is a transcoder, which does not reconstruct its input"
+Kind: TypeAlias = Literal["SAE", "transcoder"]
 UNIT = 1e-5  # an atom whose norm is this close to one is left unchanged
 
 
@@ -46,7 +48,7 @@ class Parts:
         for name, shape in wanted.items():
             if (given := tuple(getattr(self, name).shape)) != shape:
                 raise ValueError(
-                    f"the {name} is {given}, but a decoder of {units} units but width {width} needs {shape}."
+                    f"the {name} is {given}, but a decoder of {units} units and width {width} needs {shape}."
                 )
 
     def with_note(self, note: str) -> "Parts":
@@ -62,6 +64,11 @@ class Matrices:
     encoder: Tensor | None
     why: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """Return what it is, as far as its file says."""
+        return "transcoder" if self.why.startswith(TRANSCODER) else "SAE"
 
 
 def from_gated(

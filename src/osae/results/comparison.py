@@ -89,7 +89,7 @@ class ChanceLevel:
 
 @dataclass(frozen=True)
 class MatchingResult:
-    """The best one-to-one matching of all units."""
+    """A best one-to-one matching of all units."""
 
     optimal: bool = doc("whether it is certified that no other matching has a larger total")
     gap: float = doc(
@@ -97,7 +97,7 @@ class MatchingResult:
     )
     pairs: tuple[tuple[int, int, float], ...] = doc(
         "[unit of the first SAE, unit of the second SAE, their cosine] for each match, sorted by the first "
-        "unit"
+        "unit; the correlation of their activations if units are matched by these"
     )
 
 
@@ -137,6 +137,9 @@ class PairResult:
     chance: ChanceLevel | None = doc("chance level of SAEs of these sizes; null if not requested")
     prefixes: tuple[PrefixResult, ...] = doc("one entry per prefix length")
     matching: MatchingResult = doc("the matching of all units")
+    stream_matching: MatchingResult | None = optional(
+        "the matching of all units by the correlation of their activations; absent without activations"
+    )
     cosines: tuple[tuple[float, ...], ...] | None = optional(
         "cosines of all units compared, with the first SAE in rows; more than 64 units are divided into 64 "
         "bins of nearly equal size, and each entry is the largest cosine between two bins"
@@ -245,7 +248,10 @@ class Comparison(Result):
     activations: Activations | None = doc("the activations that were used; null if there were none")
     saes: tuple[ComparedSAE, ...] = doc("one entry per SAE, in the order given; those of a run by name")
     pairs: tuple[PairResult, ...] = doc("one entry per pair of SAEs")
-    means: Summary = doc("means over all pairs", key="summary")
+    means: Summary = doc(
+        "means over all pairs; of no pairs if the SAEs were trained with several recipes, see `groups`",
+        key="summary",
+    )
     groups: tuple[Summary, ...] = doc(
         "means over the pairs of each recipe, if the SAEs were trained with several", default=()
     )
@@ -347,7 +353,8 @@ class Comparison(Result):
 
     def remarks(self) -> list[str]:
         said = difference_lines(self.names, self.saes)
-        if uncertified := [pair.matching.gap for pair in self.pairs if not pair.matching.optimal]:
+        matchings = [each for pair in self.pairs for each in (pair.matching, pair.stream_matching) if each]
+        if uncertified := [each.gap for each in matchings if not each.optimal]:
             said.append(
                 f"Matchings not certified as optimal: {len(uncertified)}. Their totals may be below the best "
                 f"ones by a share of at most {max(uncertified):.1e}."

@@ -26,6 +26,9 @@ class SubjectInfo:
         "the model whose activations it was trained on; absent if unknown", kw_only=True
     )
     place: str | None = optional("the layer or module of the model; absent if unknown", kw_only=True)
+    what: str | None = optional(
+        'what it is if its file says that it is not an SAE, such as "transcoder"', kw_only=True
+    )
 
 
 @dataclass(frozen=True)
@@ -65,18 +68,21 @@ def note_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
 
 
 def difference_lines(names: list[str], saes: tuple[SubjectInfo, ...]) -> list[str]:
-    """Return a warning for each way in which the SAEs' files show that they read different activations."""
-    models = {
-        name: (sae.model or "").rpartition("/")[2].lower() for name, sae in zip(names, saes, strict=True)
+    """Return a warning for each way in which the SAEs' files show that they do not belong together."""
+    named = dict(zip(names, saes, strict=True))
+    said = {
+        "are of different kinds": {name: sae.what or "SAE" for name, sae in named.items()},
+        "were trained on different models": {
+            name: (sae.model or "").rpartition("/")[2].lower() for name, sae in named.items()
+        },
+        "were trained on activations from different hook points": {
+            name: sae.place or "" for name, sae in named.items()
+        },
     }
-    places = {name: sae.place or "" for name, sae in zip(names, saes, strict=True)}
     return [
-        f"These SAEs were trained on {what}, and may differ for that reason alone: {listed}."
-        for what, said in (
-            ("different models", models),
-            ("activations from different hook points", places),
-        )
-        if (listed := _list_different(said))
+        f"These SAEs {differ}, and may disagree for that reason alone: {listed}."
+        for differ, by_name in said.items()
+        if (listed := _list_different(by_name))
     ]
 
 

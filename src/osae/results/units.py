@@ -36,8 +36,13 @@ class Partners:
         "cosine of the two units' encoder rows; absent without encoders"
     )
     correlation: Numbers | None = optional(
-        "correlation of the two units' activations; absent without activations"
+        "correlation of the unit's activations with those of the nearest unit; absent without activations"
     )
+    stream_matched: tuple[int | None, ...] | None = optional(
+        "match in the best one-to-one matching by activations, null for unmatched units; absent without "
+        "activations"
+    )
+    stream_correlation: Numbers | None = optional("correlation of the unit's activations with those of it")
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def _compare(
         activations=None if activations is None else describe_rows(activations),
         saes=saes,
         pairs=pairs,
-        means=_summarise(pairs),
+        means=_summarise(() if _count_recipes(saes) > 1 else pairs),
         groups=_group_means(saes, pairs),
         units=units,
     )
@@ -327,6 +327,7 @@ def _measure_pair(
         chance=None,
         prefixes=tuple(prefixes),
         matching=_describe_matching(full, left, right),
+        stream_matching=None if stream is None else _describe_matching(stream, left, right),
         measures=_compute(PAIR_MEASURES, PairView(a, b, full, stream)),
     )
     return _Measured(pair, null)
@@ -485,15 +486,18 @@ def _recipe_name(one: Loaded) -> str | None:
 
 def _group_means(saes: Sequence[ComparedSAE], pairs: Sequence[PairResult]) -> tuple[Summary, ...]:
     """Return the means over the pairs within each recipe, if there are SAEs of several recipes."""
-    recipes = dict.fromkeys(sae.recipe for sae in saes)
-    if len(recipes) < 2:
+    if _count_recipes(saes) < 2:
         return ()
     inside = {
         name: [pair for pair in pairs if saes[pair.a].recipe == saes[pair.b].recipe == name]
-        for name in recipes
+        for name in dict.fromkeys(sae.recipe for sae in saes)
         if name is not None
     }
     return tuple(_summarise(found, recipe=name) for name, found in inside.items() if found)
+
+
+def _count_recipes(saes: Sequence[ComparedSAE]) -> int:
+    return len({sae.recipe for sae in saes})
 
 
 def _summarise(pairs: Sequence[PairResult], *, recipe: str | None = None) -> Summary:

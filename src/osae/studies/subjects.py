@@ -156,6 +156,7 @@ def subject_fields(one: Loaded) -> dict[str, Any]:
         "notes": tuple(one.notes),
         "model": one.place.model,
         "place": one.place.spot,
+        "what": None if one.kind == "SAE" else one.kind,
     }
 
 

@@ -20,7 +20,7 @@ from osae.metrics.reproducibility import (
     support_of,
 )
 from osae.progress import Steps
-from osae.results.comparison import PairResult
+from osae.results.comparison import MatchingResult, PairResult
 from osae.results.units import Numbers, Partners, SAEUnits, Split, UnitTable
 from osae.seeds import generator
 from osae.studies.activity import Activity
@@ -29,6 +29,9 @@ _INSIDE = 2048  # units sampled to find how near different units of the same SAE
 _PARTS = 8  # maximum number of parts of a split unit
 _EXPLAINED = 0.5  # minimum share of a unit's squared length that its parts explain together
 _DIGITS = 6
+
+_Pairs = dict[int, tuple[int, float]]  # the partner of a unit and how similar it is, by unit
+_Matched = dict[tuple[int, int], _Pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +99,15 @@ def score_units(
         a, b = pair.a, pair.b
         found[a, b], found[b, a] = both
         splits += _find_splits(sides, found, a, b) + _find_splits(sides, found, b, a)
-    matched = _matched_partners(pairs)
+    matched = _matched_partners({(pair.a, pair.b): pair.matching for pair in pairs})
+    streams = _matched_partners(
+        {(pair.a, pair.b): pair.stream_matching for pair in pairs if pair.stream_matching}
+    )
     counted = [_choose_counted(sides, place) for place in range(len(sides))]
     expected = _expect(counted, found)
     saes = tuple(
-        _describe(sides, place, found, matched, counted[place], expected) for place in range(len(sides))
+        _describe(sides, place, found, matched, streams, counted[place], expected)
+        for place in range(len(sides))
     )
     return UnitTable(saes, tuple(splits))
 
@@ -152,8 +159,8 @@ def _compare_firing(side: UnitSide, other: UnitSide, nearest: Tensor) -> tuple[T
 def _compare_encoders(
     side: UnitSide, other: UnitSide, nearest: Tensor, absolute: bool
 ) -> Float[Tensor, "n"] | None:
-    if side.encoder is None or other.encoder is None:
-        return None
+    if side.encoder is None or other.encoder is None or side.encoder.shape[1] != other.encoder.shape[1]:
+        return None  # a transcoder may read inputs of another width
     return metrics.pair_cosines(side.encoder, other.encoder[nearest], absolute=absolute)
 
 
@@ -197,12 +204,12 @@ def _split(sides: Sequence[UnitSide], one: int, other: int, unit: int, parts: Te
 # --- the table --------------------------------------------------------------------------------------
 
 
-def _matched_partners(pairs: Sequence[PairResult]) -> dict[tuple[int, int], dict[int, tuple[int, float]]]:
-    """Return the partner and the cosine of every matched unit, by pair of SAEs and by unit."""
-    found: dict[tuple[int, int], dict[int, tuple[int, float]]] = {}
-    for pair in pairs:
-        found[pair.a, pair.b] = {left: (right, cosine) for left, right, cosine in pair.matching.pairs}
-        found[pair.b, pair.a] = {right: (left, cosine) for left, right, cosine in pair.matching.pairs}
+def _matched_partners(matchings: Mapping[tuple[int, int], MatchingResult]) -> _Matched:
+    """Return the partner of every matched unit and how similar it is, by pair of SAEs and by unit."""
+    found: _Matched = {}
+    for (a, b), matching in matchings.items():
+        found[a, b] = {left: (right, similarity) for left, right, similarity in matching.pairs}
+        found[b, a] = {right: (left, similarity) for left, right, similarity in matching.pairs}
     return found
 
 
@@ -241,7 +248,8 @@ def _describe(
     sides: Sequence[UnitSide],
     place: int,
     found: dict[tuple[int, int], _Found],
-    matched: dict[tuple[int, int], dict[int, tuple[int, float]]],
+    matched: _Matched,
+    streams: _Matched,
     counted: Sequence[int],
     expected: Mapping[int, Float[Tensor, "n"]],
 ) -> SAEUnits:
@@ -249,13 +257,22 @@ def _describe(
     others = [other for other in range(len(sides)) if other != place]
     rest = [other for other in others if other not in counted]
     partners = {
-        other: _describe_partners(side, sides[other], other, found[place, other], matched[place, other])
+        other: _describe_partners(
+            side,
+            sides[other],
+            other,
+            found[place, other],
+            matched[place, other],
+            streams.get((place, other)),
+        )
         for other in others
     }
     measures = _average([found[place, other] for other in counted])
     if place in expected:
         measures["expected"] = expected[place]
     measures["matched_cosine"] = _average_known([partners[other].matched_cosine for other in counted])
+    if correlations := [each for other in counted if (each := partners[other].stream_correlation)]:
+        measures["matched_correlation"] = _average_known(correlations)
     if rest:
         measures["across"] = _mean([found[place, other].found for other in rest])
     if side.activity is not None:
@@ -271,13 +288,19 @@ def _describe(
 
 
 def _describe_partners(
-    side: UnitSide, other: UnitSide, place: int, found: _Found, matched: dict[int, tuple[int, float]]
+    side: UnitSide,
+    other: UnitSide,
+    place: int,
+    found: _Found,
+    matched: _Pairs,
+    streams: _Pairs | None,
 ) -> Partners:
-    pairs = [matched.get(unit) for unit in side.units.tolist()]
+    units, cosines = _list_partners(side, matched)
+    active, correlations = (None, None) if streams is None else _list_partners(side, streams)
     return Partners(
         sae=place,
-        matched=tuple(None if pair is None else pair[0] for pair in pairs),
-        matched_cosine=tuple(None if pair is None else round(pair[1], _DIGITS) for pair in pairs),
+        matched=units,
+        matched_cosine=cosines,
         nearest=tuple(other.units[found.near.nearest].tolist()),
         nearest_cosine=_rounded(found.near.cosine),
         mutual=tuple(found.mutual.tolist()),
@@ -285,7 +308,16 @@ def _describe_partners(
         found=tuple(found.found.tolist()),
         encoder_cosine=None if found.encoder is None else _numbers(found.encoder),
         correlation=None if found.correlation is None else _numbers(found.correlation),
+        stream_matched=active,
+        stream_correlation=correlations,
     )
+
+
+def _list_partners(side: UnitSide, matched: _Pairs) -> tuple[tuple[int | None, ...], Numbers]:
+    """Return the partner of each unit and how similar it is; None for unmatched units."""
+    pairs = [matched.get(unit) for unit in side.units.tolist()]
+    similar = tuple(None if pair is None else round(pair[1], _DIGITS) for pair in pairs)
+    return tuple(None if pair is None else pair[0] for pair in pairs), similar
 
 
 def _average(counted: Sequence[_Found]) -> dict[str, Tensor]:
