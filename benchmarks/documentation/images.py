@@ -2,7 +2,7 @@
 
     python -m benchmarks.documentation.images runs/lm/figures/prefix-wikipedia-data.png docs/images
 
-shrinks each figure to a width of at most 1,400 pixels and 192 colours, and writes it to the folder.
+shrinks each figure to a width of at most 1,200 pixels and 192 colours, and writes it to the folder.
 evidence/README.md lists the commands that draw the figures.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-WIDTH = 1400
+WIDTH = 1200
 COLOURS = 192
 
 

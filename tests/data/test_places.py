@@ -45,7 +45,7 @@ def test_the_language_part_of_a_model_counts(key, tmp_path):
 )
 def test_a_config_that_tells_nothing_refuses_nothing(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
-    for name in (tmp_path, tmp_path / "nowhere", "no/such-model-here/at-all"):
+    for name in (tmp_path, "no-such/model-here"):
         assert not refuses(name, 10**6)
 
 
@@ -170,3 +170,9 @@ def test_checking_loads_neither_torch_nor_transformers(tmp_path):
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert ran.stdout == "layer=99: the model has 4 blocks; choose a layer from 0 to 4.\n"
+
+
+@pytest.mark.parametrize("form", ["{}/none", "./none", "~/none", "a/b/none", "{}/none:model.gguf"])
+def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(form, tmp_path):
+    with pytest.raises(ValueError, match="none: there is no such folder"):
+        check_place(form.format(tmp_path), module="anything")

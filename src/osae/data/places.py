@@ -21,15 +21,22 @@ _LONGEST_KEY = 1024
 def check_place(
     name: str, *, layer: int | None = None, module: str | None = None, revision: str | None = None
 ) -> None:
-    """Raise `ValueError` if the model's configuration shows that it has no such layer.
+    """Raise `ValueError` if the model's folder does not exist, or its configuration has no such layer.
 
     Only what can be looked up quickly is checked: names of modules, and models whose number of blocks cannot
     be found, are checked when the model is opened.
     """
     if (layer is None) == (module is None):
         raise ValueError(f"layer={layer}, module={module}: give one of the two.")
+    _check_folder(split_gguf(name)[0])
     if layer is not None and (blocks := _count_blocks(name, revision)) is not None:
         check_layer(layer, blocks)
+
+
+def _check_folder(where: str) -> None:
+    """Raise `ValueError` if this can only be a folder, not OWNER/NAME on the hub, and does not exist."""
+    if (where.startswith(("/", ".", "~")) or where.count("/") > 1) and not Path(where).is_dir():
+        raise ValueError(f"{where}: there is no such folder; give one, or a model on the hub as OWNER/NAME.")
 
 
 def check_layer(layer: int, blocks: int) -> None:

@@ -14,7 +14,6 @@ REMAKE = {"runs": runs_interval, "pairs": pairs_interval, "crossed": crossed_int
 RELEASE_0_1_0 = {"values of seeds", "recipes", "commit", "cost"}
 MISSING = {  # all other folders have everything; so must a new one
     "ablate": RELEASE_0_1_0,
-    "zipf": RELEASE_0_1_0,
     "lm": RELEASE_0_1_0,
     "trust": {"values of seeds"},  # each number is one over all runs
     "trust-lm": {"values of seeds"},
