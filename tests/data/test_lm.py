@@ -156,8 +156,9 @@ def test_a_module_that_gives_no_rows_is_refused(name, words, folder_of):
 
 def test_a_model_that_cannot_be_opened_is_refused_in_one_line(tmp_path, folder_of):
     (tmp_path / "config.json").write_text('{"model_type": "llama"')
+    words = r"cannot be opened|no such folder|contains no model\.gguf"
     for name in (str(tmp_path), str(tmp_path / "nowhere"), f"{tmp_path}:model.gguf"):
-        with pytest.raises(ValueError, match=r"cannot be opened|no such folder|contains no model\.gguf") as refused:
+        with pytest.raises(ValueError, match=words) as refused:
             LanguageModel(name, layer=1)
         assert "\n" not in str(refused.value)
     (tmp_path / "model.gguf").write_bytes(b"nothing of the kind")

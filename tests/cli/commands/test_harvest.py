@@ -144,7 +144,7 @@ def test_inspect_shows_a_manifest_in_lines_to_read(words, tmp_path, capsys):
         (["--layer", "4"], "choose a layer from 0 to 3"),
         (["--model", "nan"], "NaN or infinity"),
         (["--model", "large", "--layer", "0"], "--dtype bfloat16 or float32"),
-        (["--model", "./nowhere"], "cannot be opened as a language model"),
+        (["--model", "./nowhere"], "./nowhere: there is no such folder"),
         (["--model", "model:weights.gguf"], "contains no weights.gguf"),
         (["--skip-positions", "8"], "leaves no tokens in a --context of 8: skip at most 7"),
         (["--max-norm", "0.1"], "at least 1, or 0"),
