@@ -558,6 +558,53 @@ MEASURES: dict[str, Measure] = {
             "Share of the units of the highest expectation that the run which took no part finds.",
             of=("method",),
         ),
+        Measure(
+            "calibration_error_three",
+            "From three runs",
+            "expected calibration error of three runs",
+            "The same if only three runs predict a fourth: mean over all ways to choose them.",
+            better="low",
+            of=("method",),
+        ),
+        Measure(
+            "calibration_error_worst",
+            "At worst",
+            "largest calibration error of three runs",
+            "The largest calibration error over all ways to choose three runs and a fourth.",
+            better="low",
+            of=("method",),
+        ),
+        Measure(
+            "found_fourth",
+            "Found by a fourth",
+            "share found by a fourth run",
+            "Of the units that three runs all have, the share that a fourth run finds: mean over all ways to "
+            "choose the runs.",
+            better="high",
+            of=("method",),
+        ),
+        Measure(
+            "binned_expected",
+            "Expected",
+            "expected share",
+            "Mean share of further runs that are expected to find these units.",
+            of=("method",),
+        ),
+        Measure(
+            "binned_found",
+            "Found",
+            "share found by a held-out run",
+            "Share of these units that the run which took no part finds.",
+            of=("method",),
+        ),
+        Measure(
+            "binned_units",
+            "Units",
+            "units",
+            "Number of these units, over all turns.",
+            digits=0,
+            of=("method",),
+        ),
         # --- units of a larger SAE in a smaller one ---
         Measure(
             "novel",

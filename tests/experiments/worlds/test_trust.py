@@ -47,11 +47,16 @@ def test_features_of_a_forest_are_atoms_and_paths_to_them():
 
 
 def run(tmp_path, **options):
-    """Return the measures of TopK on each world after quick training."""
+    """Return the measures in the first row of every table, for TopK after quick training."""
+    return [section.rows[0].measures for section in run_all(tmp_path, **options)]
+
+
+def run_all(tmp_path, **options):
+    """Return every table of the experiment for TopK after quick training."""
     asked = TrustOptions(out=tmp_path, quick=True, methods=("topk",), jobs=1, **options)
     result = EXPERIMENTS["trust"].run(asked, lambda *words: None)
     assert (tmp_path / result.figures[0].file).is_file()
-    return [section.rows[0].measures for section in result.sections]
+    return result.sections
 
 
 def test_reproducibility_tells_true_units_from_false_ones_on_small_worlds(tmp_path, monkeypatch):
@@ -83,7 +88,13 @@ def test_activations_have_no_truth_but_a_next_run(tmp_path):
 
     world = SparseWorld(width=16, units=12, active=2, samples=4000)
     np.save(tmp_path / "x.npy", world.draw("train").x.numpy())
-    (measures,) = run(tmp_path / "out", seeds=4, data=tmp_path / "x.npy", units=12, k=2, tokens=20_000)
+    asked = {"data": tmp_path / "x.npy", "units": 12, "k": 2, "tokens": 20_000}
+    (table, curve) = run_all(tmp_path / "out", seeds=4, **asked)
+    measures = table.rows[0].measures
+    assert curve.head == "Expected share"
+    numbers = [tuple(row.measures.values()) for row in curve.rows]
+    assert sum(units for *_, units in numbers) == 4 * 3 * 12  # in each turn, the units of the other runs
+    assert numbers[-1][1] == pytest.approx(measures["found_next_always"])
     assert "auc" not in measures
     assert 0 <= measures["calibration_error"].mean < 0.3
     assert 0 < measures["found_units"] <= 1
@@ -109,6 +120,18 @@ def test_a_run_that_is_predicted_takes_no_part_in_the_prediction():
     assert torch.equal(seen, torch.cat([torch.arange(24) >= 6] * 3))
     assert len(told.unique()) == 1  # to the others, all units are equal
     assert len(turns[1][0].unique()) > 1
+    fourth = trust._predict_fourth(units)
+    held_out = []
+    for last in range(4):
+        chosen = [saes[place] for place in range(4) if place != last]
+        both = compare(chosen, chance_draws=0).units
+        counts = torch.cat([2 * torch.tensor(sae.measures["reproducibility"]) for sae in both.saes]).long()
+        found = turns[last][1]
+        held_out.append(metrics.calibration(metrics.expected_share(counts, 2), found).error)
+    assert fourth["calibration_error_three"] == pytest.approx(sum(held_out) / 4)
+    assert fourth["calibration_error_worst"] == pytest.approx(max(held_out))
+    assert fourth["found_fourth"] == pytest.approx((54 / 72 + 1 + 1 + 1) / 4)
+    assert trust._predict_fourth(compare(saes[:3], chance_draws=0).units) == {}
 
 
 def test_options_that_a_setting_would_ignore_are_refused(tmp_path):

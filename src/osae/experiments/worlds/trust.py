@@ -6,10 +6,11 @@ is left out of the scores: how often it finds units with a given score measures 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from osae import defaults, metrics
@@ -71,6 +72,8 @@ def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
     for setting in settings:
         found = [_score(setting, each, options, progress) for each in setting.recipes]
         sections.append(Section(setting.title, tuple(one.row for one in found), columns=_columns(setting)))
+        if setting.features is None:
+            sections += [_tabulate(one) for one in found]
         curves |= {f"{one.row.method}, {setting.title}": one.calibration for one in found}
     return ExperimentResult(
         experiment="trust",
@@ -94,7 +97,28 @@ def _columns(setting: Setting) -> tuple[str, ...]:
         if setting.features is not None
         else ()
     )
-    return (*of_truth, "found_units", "calibration_error", "found_next_always", "found_next_never")
+    found = ("found_units", "calibration_error", "found_next_always", "found_next_never")
+    return (*of_truth, *found, "calibration_error_three", "calibration_error_worst", "found_fourth")
+
+
+def _tabulate(found: Found) -> Section:
+    """Return the calibration curve as a table."""
+    bins = zip(*found.calibration, strict=True)
+    rows = (
+        {"binned_expected": expected, "binned_found": seen, "binned_units": units}
+        for expected, seen, units in bins
+    )
+    return Section(
+        f"Calibration of {found.row.method}: units by the share of further runs expected to find them",
+        tuple(MethodRow(_name_bin(row["binned_expected"]), measures=row) for row in rows),
+        columns=("binned_expected", "binned_found", "binned_units"),
+        head="Expected share",
+    )
+
+
+def _name_bin(expected: float) -> str:
+    tenth = min(int(expected * 10), 9)
+    return f"{tenth / 10} to {(tenth + 1) / 10}"
 
 
 # --- settings ---------------------------------------------------------------------------------------
@@ -186,6 +210,7 @@ def _score(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Pr
         "found_next_always": calibration.observed[-1],
         "found_next_never": calibration.observed[0],
     }
+    measures |= _predict_fourth(result.units)
     if setting.features is not None:
         measures |= _against_truth(result.units, saes, setting.features)
     return Found(MethodRow(chosen.name, recipe=to_json(chosen), measures=measures), calibration)
@@ -209,17 +234,39 @@ def predict_runs(units: UnitTable) -> list[tuple[Float[Tensor, "n"], Bool[Tensor
 
     The SAE itself is not used in the prediction.
     """
-    return [_predict(units, place) for place in range(len(units.saes))]
+    places = range(len(units.saes))
+    turns = (_count_found(units, [place for place in places if place != last], last) for last in places)
+    return [(metrics.expected_share(counts, len(places) - 2), found) for counts, found in turns]
 
 
-def _predict(units: UnitTable, last: int) -> tuple[Float[Tensor, "n"], Bool[Tensor, "n"]]:
-    scored = [sae for sae in units.saes if sae.sae != last]
+def _count_found(
+    units: UnitTable, runs: Sequence[int], last: int
+) -> tuple[Int[Tensor, "n"], Bool[Tensor, "n"]]:
+    """Return for each unit of some runs how many others of them find it, and whether the last one does."""
     counts, found = [], []
-    for sae in scored:
-        by_sae = {partners.sae: torch.tensor(partners.found) for partners in sae.partners}
-        counts.append(torch.stack([one for place, one in by_sae.items() if place != last]).sum(0))
+    for place in runs:
+        by_sae = {partners.sae: torch.tensor(partners.found) for partners in units.saes[place].partners}
+        counts.append(torch.stack([by_sae[other] for other in runs if other != place]).sum(0))
         found.append(by_sae[last])
-    return metrics.expected_share(torch.cat(counts), len(scored) - 1), torch.cat(found)
+    return torch.cat(counts), torch.cat(found)
+
+
+def _predict_fourth(units: UnitTable) -> dict[str, float | None]:
+    """Return how well any three runs predict any other one; nothing if there are fewer than four."""
+    errors, again = [], []
+    places = range(len(units.saes))
+    for runs in combinations(places, 3):
+        for last in (place for place in places if place not in runs):
+            counts, found = _count_found(units, runs, last)
+            errors.append(metrics.calibration(metrics.expected_share(counts, 2), found).error)
+            again += [float(found[counts == 2].double().mean())] if bool((counts == 2).any()) else []
+    if not errors:
+        return {}
+    return {
+        "calibration_error_three": sum(errors) / len(errors),
+        "calibration_error_worst": max(errors),
+        "found_fourth": sum(again) / len(again) if again else None,
+    }
 
 
 def _against_truth(
