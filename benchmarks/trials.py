@@ -19,8 +19,8 @@ def read_trials(file: Path) -> list[Record]:
 
 
 def identify(record: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return the values that identify a trial, as text."""
-    return json.dumps([record[key] for key in keys], sort_keys=True)
+    """Return the values that identify a trial, as text; a key that it lacks counts as null."""
+    return json.dumps([record.get(key) for key in keys], sort_keys=True)
 
 
 def run_missing(
@@ -42,7 +42,7 @@ def run_missing(
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as out:
             out.write(json.dumps(record) + "\n")
-        print(*(record[key] for key in keys), record["measures"], record["cpu_seconds"], flush=True)
+        print(*(record.get(key) for key in keys), record["measures"], record["cpu_seconds"], flush=True)
 
 
 def round_measures(found: Mapping[str, float]) -> dict[str, float]:

@@ -16,6 +16,15 @@ from osae.schedule import (
 shares = st.floats(0, 1)
 
 
+def test_a_decay_with_a_power_falls_faster_at_first_and_is_linear_by_default():
+    linear, square = (learning_rate(LearningRate(0.1, decay=1.0, power=p), 100) for p in (1.0, 2.0))
+    assert linear(50) == learning_rate(LearningRate(0.1, decay=1.0), 100)(50) == pytest.approx(0.05)
+    assert square(50) == pytest.approx(0.025)
+    assert square(0) == linear(0) == 0.1
+    with pytest.raises(ValueError, match="power=0"):
+        LearningRate(0.1, power=0.0)
+
+
 @given(warmup=st.floats(0, 0.5), decay=st.floats(0, 0.5), steps=st.integers(1, 500))
 @settings(deadline=None)
 def test_learning_rate_stays_within_its_peak_and_never_stops_early(warmup, decay, steps):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from benchmarks.language.ways import KEPT, Average, Consensus, Fork, Shared, Way
 from osae.recipes import FromModes, FromNoise
 from osae.schedule import Resort
 
@@ -11,6 +12,8 @@ Planned = dict[str, Any]
 ORDERED = "osae-from-noise"
 NOISE = {"start": FromNoise()}
 MODES = {"start": FromModes(), "k_warmup": None}
+ACTIVE = {128: 6, 512: 24, 2048: 32}  # k by number of units
+FIRST_ROWS = "wikipedia, first 196,732 rows"
 FEW_SORTS = {"resort": Resort(8, samples=8000)}  # thirty sorts would take most of the time of a short run
 
 
@@ -22,10 +25,19 @@ def plan(
     *,
     text: str = "wikipedia",
     units: int = 512,
+    way: Way = None,
+    seed: int = 0,
 ) -> Planned:
     """Return a trial; the default sizes are those of the search, 512 units and k = 24."""
-    sizes = {"units": units, "k": 24 if units == 512 else 32, "tokens": tokens, "batch": batch}
-    return {"text": text, "method": method, "changes": changes, **sizes}
+    others = {"way": way, "seed": seed}
+    sizes = {"units": units, "k": ACTIVE[units], "tokens": tokens, "batch": batch}
+    return {
+        "text": text,
+        "method": method,
+        "changes": changes,
+        **sizes,
+        **{k: v for k, v in others.items() if v},
+    }
 
 
 def batches() -> Iterator[Planned]:
@@ -88,6 +100,62 @@ def large() -> Iterator[Planned]:
     yield plan("topk", 8_000_000, 256, NOISE, units=2048)
 
 
+def probe(changes: dict[str, Any], tokens: int = 750_000, **others: Any) -> Planned:
+    """Return a small trial of TopK from noise on the first rows of a text, to compare ways to train."""
+    changes = {"lr.peak": 4e-3} | NOISE | changes
+    return plan("topk", tokens, 256, changes, text=FIRST_ROWS, units=128, **others)
+
+
+def baseline() -> Iterator[Planned]:
+    """Yield the runs that others are compared with."""
+    yield probe({})
+
+
+def averages() -> Iterator[Planned]:
+    """Yield averaged weights at a constant rate, instead of a falling one, and both."""
+    yield probe({"lr.decay": 0.0}, way=Average(0.25))
+
+
+def averages_large() -> Iterator[Planned]:
+    """Yield averaged weights at a constant rate with 512 units."""
+    for way in KEPT:
+        yield plan("topk", 1_500_000, 256, {"lr.peak": 4e-3, "lr.decay": 0.0} | NOISE, way=way)
+
+
+HELD = {"lr.peak": 4e-3, "lr.decay": 0.2, "k_warmup.share": 0.1} | NOISE  # most steps at the peak rate
+
+
+def held() -> Iterator[Planned]:
+    """Yield runs that stay at the peak rate and at the final k for most of training."""
+    for tokens in (4_000_000, 1_500_000):
+        for way in (None, Average(0.1), Average(0.25, 0.5), Average(0.25, 0.75)):
+            yield plan("topk", tokens, 256, HELD, way=way)
+
+
+def consensus() -> Iterator[Planned]:
+    """Yield a start from what short runs have in common, at the cost of the baseline."""
+    yield probe({}, 300_000, way=Consensus(3, 150_000, 4e-3))
+
+
+def cooling() -> Iterator[Planned]:
+    """Yield rates that fall during the whole of training, faster at first."""
+    yield probe({"lr.peak": 8e-3, "lr.decay": 1.0, "lr.power": 2.0})
+
+
+def phases() -> Iterator[Planned]:
+    """Yield a shorter warm-up of k, and a shorter decay of the rate."""
+    for warmup, decay in ((0.1, 0.25), (0.1, 0.5), (0.35, 0.25)):
+        yield probe({"k_warmup.share": warmup, "lr.decay": decay})
+
+
+def causes() -> Iterator[Planned]:
+    """Yield runs that share documents, a seed, or the SAE that both continue: what makes runs disagree?"""
+    yield probe({}, way=Shared(documents=True))
+    yield probe({}, way=Shared(seed=True))
+    for rate in (4e-3, 1e-3):
+        yield probe({}, 250_000, way=Fork(750_000, rate))
+
+
 PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "batches": batches,
     "starts": starts,
@@ -97,4 +165,12 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "rates": rates,
     "other-text": other_text,
     "large": large,
+    "baseline": baseline,
+    "averages": averages,
+    "averages-large": averages_large,
+    "causes": causes,
+    "consensus": consensus,
+    "held": held,
+    "cooling": cooling,
+    "phases": phases,
 }

@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.language.ways import describe
 from benchmarks.trials import Record, read_trials
+from osae.config import from_json
 
 FIGURE = "agreement-cost.png"
 HEAD = (
     "recipe",
     "full",
     "start",
+    "what differs",
     "rows of a run",
     "batch",
     "rate",
@@ -34,17 +37,26 @@ HEAD = (
 STARTS = {"FromNoise": "noise", "FromData": "data", "FromModes": "modes"}
 COLOURS = {"noise": "#D55E00", "modes": "#0072B2"}
 MARKS = {"topk": "o", "osae-from-noise": "s"}
+UNITS = 512  # of trials under the plain name of the text, and in the figure
+DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
+ABSENT = "-"
 
 
 def tabulate(trials: Sequence[Record]) -> str:
-    """Return a table of all trials for each text, cheapest first."""
+    """Return a table of all trials for each text and number of units, cheapest first."""
     parts = []
-    for text in dict.fromkeys(trial["text"] for trial in trials):
-        rows = [trial for trial in trials if trial["text"] == text]
+    for heading in dict.fromkeys(name_table(trial) for trial in trials):
+        rows = [trial for trial in trials if name_table(trial) == heading]
         rows.sort(key=lambda trial: (trial["tokens"], name_start(trial), name_recipe(trial)))
-        lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_line(_cells(trial)) for trial in rows)]
-        parts.append("\n".join([f"## {text}", "", *lines]))
+        shown = [n for n, name in enumerate(HEAD) if any(_cells(trial)[n] != ABSENT for trial in rows)]
+        cells = [HEAD, ["---"] * len(HEAD), *(_cells(trial) for trial in rows)]
+        parts.append("\n".join([f"## {heading}", "", *(_line([row[n] for n in shown]) for row in cells)]))
     return "\n\n".join(parts) + "\n"
+
+
+def name_table(trial: Mapping[str, Any]) -> str:
+    """Return the heading of the table that contains the trial."""
+    return trial["text"] if trial["units"] == UNITS else f"{trial['text']}, {trial['units']:,} units"
 
 
 def name_recipe(trial: Mapping[str, Any]) -> str:
@@ -58,22 +70,42 @@ def name_start(trial: Mapping[str, Any]) -> str:
     return f"{trial['prototype']['start']}, first version" if "prototype" in trial else found
 
 
+def name_differences(trial: Mapping[str, Any]) -> str:
+    """Return how the trial differs from two runs of the usual schedule and seeds."""
+    made, found = trial["recipe"], []
+    if trial.get("way"):
+        found.append(describe(from_json(trial["way"])))
+    if made["lr"]["decay"] != DECAY:
+        found.append(f"decay {made['lr']['decay']:g}")
+    if made["lr"].get("power", 1.0) != 1.0:
+        found.append(f"power {made['lr']['power']:g}")
+    if made["k_warmup"] and made["k_warmup"]["share"] != WARMUP:
+        found.append(f"k over {made['k_warmup']['share']:g}")
+    if trial.get("seed"):
+        found.append(f"seeds {trial['seed']}, {trial['seed'] + 1}")
+    return "; ".join(found) or ABSENT
+
+
 def _cells(trial: Mapping[str, Any]) -> list[str]:
     found = trial["measures"]
     agreement = [
-        f"{found['stability' + at]:.3f} / {found['orderedness' + at]:.3f}" for at in ("_64", "_256", "")
+        f"{found['stability' + at]:.3f} / {found['orderedness' + at]:.3f}"
+        if f"stability{at}" in found
+        else ABSENT
+        for at in ("_64", "_256", "")
     ]
     return [
         f"`{name_recipe(trial)}`",
         f"{trial['recipe']['prefix'].get('full', 1):g}",
         name_start(trial),
+        name_differences(trial),
         f"{trial['rows']:,}",
         str(trial["batch"]),
         f"{trial['recipe']['lr']['peak']:g}",
         f"{trial['tokens']:,}",
         f"{trial['cpu_seconds']:.0f}",
         f"{found['ev']:.3f}",
-        f"{found['ev_128']:.3f}",
+        f"{found['ev_128']:.3f}" if "ev_128" in found else ABSENT,
         *agreement,
         f"{found['stream_stability']:.3f}",
         f"{found['chance']:.3f}",
@@ -91,14 +123,15 @@ def plot(trials: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, key in zip(panels, ("stability", "orderedness"), strict=True):
-        for trial in trials:
+        for trial in [trial for trial in trials if trial["units"] == UNITS]:
             start = name_start(trial).split(",")[0]
-            mark = "^" if trial["batch"] > 1000 else MARKS[name_recipe(trial)]
+            mark = "*" if name_differences(trial) != ABSENT else MARKS[name_recipe(trial)]
+            mark = "^" if trial["batch"] > 1000 else mark
             axes.plot(trial["cpu_seconds"], trial["measures"][key], mark, color=COLOURS[start])
         axes.set_xlabel("CPU seconds of one training run, start included")
         axes.set_ylabel(f"{key}, all 512 units")
         axes.spines[["top", "right"]].set_visible(False)
-    labels = {"TopK": "o", "ordered loss": "s", "either, batch 2,048": "^"}
+    labels = {"TopK": "o", "ordered loss": "s", "batch 2,048": "^", "another schedule or averaged": "*"}
     shown = [panels[0].plot([], [], mark, color="#666666", label=name)[0] for name, mark in labels.items()]
     shown += [panels[0].plot([], [], "-", color=c, label=f"from {name}")[0] for name, c in COLOURS.items()]
     panels[0].legend(handles=shown, fontsize=7, frameon=False)

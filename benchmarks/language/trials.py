@@ -4,10 +4,10 @@
 
 A trial trains two SAEs with the same recipe, but with different seeds and different documents of a text.
 `--data` is a folder with the activations of every text, TEXT and TEXT-held-out, as `osae harvest` writes
-them. Trials already in the file are skipped. The cost is the time on one CPU core.
+them. Trials already in the file are skipped. The SAEs are kept in DATA/saes, and those that several trials
+need are trained once; the cost is the time on one CPU core that a trial would take on its own.
 """
 
-import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,19 +15,16 @@ from typing import Any
 
 from benchmarks.language.measures import measure_pair
 from benchmarks.language.plans import PLANS
+from benchmarks.language.ways import Trainer, sort_units, train_one
 from benchmarks.trials import Record, make_parser, round_measures, run_missing
-from osae import passes
 from osae.config import alter, from_json, to_json
 from osae.data.documents import split_documents, write_parts
 from osae.data.shards import Shards
-from osae.model import SAE
 from osae.recipes import Recipe, Task, recipe
-from osae.training.simple import fit
 
-KEYS = ("text", "method", "changes", "units", "k", "tokens", "batch")  # the keys that identify a trial
-RUNS = (0, 1)  # seeds, and halves of the documents
+KEYS = ("text", "method", "changes", "units", "k", "tokens", "batch", "way", "seed")  # that identify a trial
+RUNS = (0, 1)  # halves of the documents; these are also the seeds, unless a trial has a seed to start from
 LENGTHS = (64, 128, 256)
-SORTED_ROWS = 50_000  # for sorting units if training does not sort them
 
 
 def make_recipe(trial: Mapping[str, Any], width: int) -> Recipe:
@@ -46,27 +43,20 @@ def split(text: Path) -> list[Shards]:
 def run_trial(trial: Mapping[str, Any], data: Path) -> Record:
     """Run a trial and return its record."""
     halves = split(data / trial["text"])
-    made = make_recipe(trial, halves[0].width)
-    saes, seconds = [], 0.0
+    made, way = make_recipe(trial, halves[0].width), from_json(trial.get("way"))
+    trainer, saes = Trainer(data / "saes"), []
     for run, rows in zip(RUNS, halves, strict=True):
-        started = time.process_time()
-        sae = fit(made, rows, seed=run, progress=False)
-        seconds += (time.process_time() - started) / len(RUNS)
-        saes.append(sae if made.resort else sort_once(sae, rows))
+        sae = train_one(way, trainer, made, halves, run, trial.get("seed", 0) + run)
+        saes.append(sae if made.resort and way is None else sort_units(sae, rows))
     held_out = Shards(data / f"{trial['text']}-held-out")
     found = measure_pair(saes, held_out, [n for n in LENGTHS if n < trial["units"]])
     return {
         **trial,
         "rows": halves[0].rows,
         "recipe": to_json(made),
-        "cpu_seconds": round(seconds, 2),
+        "cpu_seconds": round(trainer.seconds / len(RUNS), 2),
         "measures": round_measures(found),
     }
-
-
-def sort_once(sae: SAE, rows: Shards) -> SAE:
-    """Return the SAE with its units sorted by gain on its own rows."""
-    return sae.reorder(passes.order_units(sae, rows.read(0, min(SORTED_ROWS, rows.rows)).split(passes.ROWS)))
 
 
 def main() -> None:

@@ -17,16 +17,20 @@ _T = TypeVar("_T")
 class LearningRate:
     """A learning rate that rises to `peak` and decays to zero.
 
-    It rises during the first fraction `warmup` of training and decays during the last fraction `decay`.
+    It rises during the first fraction `warmup` of training and decays during the last fraction `decay`, in
+    proportion to the remaining time to the power `power`: linearly by default.
     """
 
     peak: float
     warmup: float = 0.0
     decay: float = 0.0
+    power: float = later(1.0)
 
     def __post_init__(self):
         if not (isfinite(self.peak) and self.peak >= 0):
             raise ValueError(f"peak={self.peak}: give a finite learning rate of at least 0.")
+        if not (isfinite(self.power) and self.power > 0):
+            raise ValueError(f"power={self.power}: give a finite power above 0.")
         _check_fractions(warmup=self.warmup, decay=self.decay)
 
 
@@ -98,7 +102,7 @@ def learning_rate(spec: LearningRate, steps: int) -> Callable[[int], float]:
 
     def at(step: int) -> float:
         rising = min((step + 1) / up, 1.0) if up >= 1 else 1.0
-        falling = min((steps - step) / down, 1.0) if down >= 1 else 1.0
+        falling = min((steps - step) / down, 1.0) ** spec.power if down >= 1 else 1.0
         return spec.peak * min(rising, falling)
 
     return at

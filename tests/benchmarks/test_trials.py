@@ -7,12 +7,14 @@ import torch
 from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
 from benchmarks.hard import trials as hard
-from benchmarks.language import plans, table, trials
+from benchmarks.language import plans, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
 from osae.data.documents import read_documents
 from osae.data.shards import write_shards
+from osae.model import SAE
 from osae.recipes import Task, recipe
+from osae.training.simple import fit
 
 
 def _harvest(folder, rows=512, width=8, seed=0):
@@ -65,7 +67,7 @@ def test_a_trial_keeps_its_recipe_cost_and_measures(tmp_path):
 
 def test_measures_of_an_sae_with_itself_are_perfect(tmp_path):
     rows = _harvest(tmp_path / "rows")
-    sae = trials.fit(recipe("topk", Task(8, 12, 2, 640, 64)), rows, progress=False)
+    sae = fit(recipe("topk", Task(8, 12, 2, 640, 64)), rows, progress=False)
     found = measure_pair([sae, sae], rows, [4])
     assert abs(found["stability"] - 1) < 1e-5
     assert found["orderedness"] == found["orderedness_4"] == 1
@@ -76,10 +78,63 @@ def test_measures_of_an_sae_with_itself_are_perfect(tmp_path):
 
 def test_units_are_sorted_by_gain_where_training_does_not_sort_them(tmp_path):
     rows = _harvest(tmp_path / "rows")
-    sae = trials.fit(recipe("topk", Task(8, 12, 2, 640, 64)), rows, progress=False)
-    once = trials.sort_once(sae, rows)
-    assert torch.equal(trials.sort_once(once, rows).decoder, once.decoder)
+    sae = fit(recipe("topk", Task(8, 12, 2, 640, 64)), rows, progress=False)
+    once = ways.sort_units(sae, rows)
+    assert torch.equal(ways.sort_units(once, rows).decoder, once.decoder)
     assert not torch.equal(once.decoder, sae.decoder)
+
+
+def _parts(folder):
+    return [_harvest(folder / "a"), _harvest(folder / "b", seed=1)]
+
+
+def _train(folder, way, run=0):
+    made = recipe("topk", Task(8, 12, 2, 640, 64))
+    return ways.train_one(way, ways.Trainer(folder / "saes"), made, _parts(folder), run, run)
+
+
+def test_one_run_is_a_run_of_the_package_and_is_trained_once(tmp_path):
+    made, rows = recipe("topk", Task(8, 12, 2, 640, 64)), _harvest(tmp_path / "rows")
+    first, second = ways.Trainer(tmp_path / "saes"), ways.Trainer(tmp_path / "saes")
+    sae = first.fit(made, rows, 3)
+    assert torch.equal(sae.decoder, fit(made, rows, seed=3, progress=False).decoder)
+    assert torch.equal(second.fit(made, rows, 3).decoder, sae.decoder)
+    assert second.seconds == first.seconds > 0
+    assert not torch.equal(second.fit(made, rows, 4).decoder, sae.decoder)
+
+
+def test_averaged_weights_are_the_mean_of_the_weights_along_the_run(tmp_path):
+    made, rows = recipe("topk", Task(8, 12, 2, 640, 64)), _harvest(tmp_path / "rows")
+    assert made.steps == 10  # one weight every EVERY steps: the eighth
+    trainer = ways.Trainer(tmp_path / "saes")
+    whole, last = (trainer.fit(made, rows, 0, average=each) for each in (ways.Average(1.0), None))
+    assert not torch.equal(whole.decoder, last.decoder)
+    assert torch.allclose(whole.decoder.norm(dim=1), torch.ones(12), atol=1e-5)
+
+
+def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
+    for number, way in enumerate(
+        (
+            None,
+            ways.Average(0.5),
+            ways.Fork(640, 1e-3),
+            ways.Shared(documents=True),
+            ways.Consensus(3, 640, 1e-3),
+        )
+    ):
+        sae = _train(tmp_path / str(number), way)
+        assert (sae.config.units, sae.config.width) == (12, 8)
+        assert bool(sae.decoder.isfinite().all())
+        assert ways.describe(way)
+
+
+def test_a_consensus_has_the_units_that_all_runs_share(tmp_path):
+    config = recipe("topk", Task(8, 3, 2, 640, 64)).sae
+    shared, own = torch.eye(8)[:2], torch.eye(8)[2:5]
+    saes = [SAE(config, atoms=torch.cat([own[n : n + 1], shared])).requires_grad_(False) for n in range(3)]
+    found = ways.merge(saes, same=0.6).decoder
+    assert torch.allclose((found @ shared.T).amax(0), torch.ones(2))
+    assert torch.allclose((found @ own.T).amax(), torch.ones(()))  # the last place goes to a unit of one run
 
 
 def test_every_planned_trial_has_a_recipe():

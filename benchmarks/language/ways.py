@@ -1,0 +1,248 @@
+"""Ways to train the two SAEs of a trial other than one run of the recipe each, as data.
+
+Shapes: N short runs, K units, d width.
+
+A way uses only the documents and the seed of its own run, except for `Fork` and `Shared`, which let the two
+runs share something on purpose: they measure what keeps two runs from agreeing.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, assert_never
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from osae import passes
+from osae.config import later, to_json, variant
+from osae.data.shards import Shards
+from osae.data.source import MixedRows
+from osae.model import SAE
+from osae.objective import Terms
+from osae.recipes import FromSAE, Recipe
+from osae.training.loop import train
+from osae.training.member import Member
+
+EVERY = 8  # steps between two weights that are averaged
+SEEDS = 1000  # the seeds of the short runs of a consensus start at a multiple of this number
+SORTED_ROWS = 50_000  # rows by which units are sorted
+
+
+@variant
+@dataclass(frozen=True)
+class Average:
+    """The mean of the weights over the last fraction `share` of steps.
+
+    With `until`, training counts as ended after that fraction of its steps.
+    """
+
+    share: float
+    until: float = later(1.0)
+
+
+@variant
+@dataclass(frozen=True)
+class Fork:
+    """Both runs continue one SAE, trained on `tokens` rows of the first half, at this peak rate."""
+
+    tokens: int
+    rate: float
+
+
+@variant
+@dataclass(frozen=True)
+class Shared:
+    """Both runs share their `seed` (start and order of rows), their `documents`, or both."""
+
+    seed: bool = False
+    documents: bool = False
+
+
+@variant
+@dataclass(frozen=True)
+class Consensus:
+    """The run starts from the units that most of `runs` short runs find, each trained on `tokens` rows.
+
+    Atoms with a cosine above `same` count as one unit. The run continues at this peak rate.
+    """
+
+    runs: int
+    tokens: int
+    rate: float
+    same: float = 0.6
+
+
+KEPT = (
+    None,
+    Average(0.1),
+    Average(0.25),
+    Average(0.5),
+    Average(0.25, 0.5),
+    Average(0.25, 0.75),
+)  # of every run
+Way = Average | Fork | Shared | Consensus | None
+
+
+def describe(way: Way) -> str:
+    """Return the way in a few words, for tables."""
+    match way:
+        case None:
+            return "one run"
+        case Average(share):
+            return (
+                f"weights averaged over the last {share:g}{f' until {way.until:g}' if way.until < 1 else ''}"
+            )
+        case Fork(tokens, rate):
+            return f"both continue one SAE of {tokens:,} tokens at {rate:g}"
+        case Shared():
+            return "same " + " and ".join(name for name in ("seed", "documents") if getattr(way, name))
+        case Consensus(runs, tokens, rate):
+            return f"from {runs} runs of {tokens:,} tokens, continued at {rate:g}"
+        case _:
+            assert_never(way)
+
+
+class Trainer:
+    """Trains SAEs, adds up the CPU time, and keeps every SAE in a folder, so that none is trained twice."""
+
+    def __init__(self, keep: Path):
+        self.keep, self.seconds = keep, 0.0
+
+    def fit(
+        self,
+        recipe: Recipe,
+        rows: Shards,
+        seed: int,
+        *,
+        start: SAE | None = None,
+        average: Average | None = None,
+    ) -> SAE:
+        """Return the SAE of a recipe, with its last weights or with an average of its weights.
+
+        A run is kept with several averages.
+        """
+        recipe = recipe if start is None else replace(recipe, start=FromSAE("", _digest(start)))
+        about = [to_json(recipe), rows.provenance()["sha256"], seed]
+        if not self._find(about, average).exists():
+            started = time.process_time()
+            found = _train(recipe, rows, seed, start, {average, *KEPT})
+            seconds = time.process_time() - started
+            for each, sae in found.items():
+                spent = seconds * (each.until if each else 1.0)
+                sae.save(self._find(about, each), provenance={"about": about, "seconds": spent})
+        sae = SAE.load(self._find(about, average))
+        self.seconds += sae.provenance["seconds"]
+        return sae
+
+    def _find(self, about: list[Any], average: Average | None) -> Path:
+        what = [*about, to_json(average) if average else 0.0]
+        return self.keep / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+
+def _train(
+    recipe: Recipe, rows: Shards, seed: int, start: SAE | None, averages: Iterable[Average | None]
+) -> dict[Average | None, SAE]:
+    """Return the SAE with its last weights, and with each of the averages of its weights."""
+    source = MixedRows(rows)
+    member = Member(recipe, seed, source.block(0), start=start)
+    parameters, steps = member.weights.named(), recipe.steps
+    means = {each: [p.detach().clone() for p in parameters.values()] for each in averages if each}
+
+    @torch.no_grad()
+    def add(done: int, terms: list[Terms]) -> None:
+        for each, mean in means.items():
+            count, rest = divmod(done - round((1 - each.share) * each.until * steps), EVERY)
+            if count > 0 and rest == 0 and done <= each.until * steps:
+                for tensor, parameter in zip(mean, parameters.values(), strict=True):
+                    tensor.lerp_(parameter, 1 / count)
+
+    train([member], source, after=[add])
+    found: dict[Average | None, SAE] = {None: member.finish()}
+    for each, mean in means.items():
+        member.weights.restore(dict(zip(parameters, mean, strict=True)) | member.weights.constants)
+        member.weights.constrain()
+        found[each] = member.finish()
+    return found
+
+
+def train_one(
+    way: Way, trainer: Trainer, recipe: Recipe, halves: Sequence[Shards], run: int, seed: int
+) -> SAE:
+    """Return the SAE of run 0 or 1, trained with this seed; `halves` are the rows of both runs."""
+    rows, further = halves[run], replace(recipe, k_warmup=None)
+    match way:
+        case None:
+            return trainer.fit(recipe, rows, seed)
+        case Average():
+            return trainer.fit(recipe, rows, seed, average=way)
+        case Fork(tokens, rate):
+            trunk = trainer.fit(replace(recipe, samples=tokens), halves[0], 0)
+            return trainer.fit(_at_rate(further, rate), rows, seed + 2, start=trunk)
+        case Shared():
+            return trainer.fit(recipe, halves[0] if way.documents else rows, 0 if way.seed else seed)
+        case Consensus():
+            found = find_consensus(way, trainer, recipe, rows, seed)
+            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found)
+        case _:
+            assert_never(way)
+
+
+def _at_rate(recipe: Recipe, rate: float) -> Recipe:
+    return replace(recipe, lr=replace(recipe.lr, peak=rate))
+
+
+def _digest(sae: SAE) -> str:
+    return hashlib.sha256(sae.encoder.detach().numpy().tobytes()).hexdigest()
+
+
+def sort_units(sae: SAE, rows: Shards) -> SAE:
+    """Return the SAE with its units sorted by gain on its own rows."""
+    return sae.reorder(passes.order_units(sae, rows.read(0, min(SORTED_ROWS, rows.rows)).split(passes.ROWS)))
+
+
+def find_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> SAE:
+    """Return the SAE of the units that most short runs find, each the mean over these runs."""
+    short = replace(recipe, samples=way.tokens)
+    seeds = range(SEEDS * (seed + 1), SEEDS * (seed + 1) + way.runs)
+    return merge([trainer.fit(short, rows, one).requires_grad_(False) for one in seeds], way.same)
+
+
+def merge(saes: Sequence[SAE], same: float) -> SAE:
+    """Return the SAE of the units that have partners in most SAEs, averaged with their partners.
+
+    A unit's partner in another SAE is the unit with the nearest atom. Its score is the sum of the fourth
+    powers of these cosines. Units are chosen by score, without those near a unit already chosen.
+    """
+    atoms = torch.stack([sae.decoder for sae in saes])  # N K d
+    cosines = torch.einsum("nkd,mjd->nkmj", atoms, atoms)
+    nearest = cosines.max(-1)  # N K N
+    weights = nearest.values.clamp(min=0) ** 4
+    runs, units = len(saes), atoms.shape[1]
+    flat = cosines.reshape(runs * units, runs * units)
+    free, chosen, near = torch.ones(runs * units, dtype=torch.bool), [], []
+    for one in weights.sum(-1).flatten().argsort(descending=True).tolist():
+        (chosen if free[one] else near).append(one)
+        if free[one]:
+            free &= flat[one] < same
+    places = torch.tensor((chosen + near)[:units])
+    partners, shares = nearest.indices.flatten(0, 1)[places], weights.flatten(0, 1)[places]
+    shares = torch.where(nearest.values.flatten(0, 1)[places] >= same, shares, 0.0)
+    return _mean_units(saes, partners, shares / shares.sum(1, keepdim=True))
+
+
+def _mean_units(saes: Sequence[SAE], partners: Tensor, shares: Tensor) -> SAE:
+    """Return the SAE whose units are means of these units of every SAE, with these weights."""
+    found = {}
+    for name in ("decoder", "encoder", "encoder_bias", "threshold"):
+        parts = [sae.state_dict()[name][partners[:, n]] for n, sae in enumerate(saes)]
+        found[name] = sum(
+            part * shares[:, n].view(-1, *[1] * (part.ndim - 1)) for n, part in enumerate(parts)
+        )
+    found["decoder"] = normalize(found["decoder"], dim=-1)
+    found["decoder_bias"] = torch.stack([sae.decoder_bias for sae in saes]).mean(0)
+    return SAE.from_tensors(replace(saes[0].config, units=len(partners)), found)
