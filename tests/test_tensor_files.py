@@ -1,14 +1,20 @@
 """Tensors that are read without mapping a file are those of the file, and stay so when it is cut."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
+from osae import array_files
+from osae.array_files import list_arrays, read_arrays, read_first, read_metadata
 from osae.interop import load
 from osae.model import SAE
 from osae.sparsify import TopK
@@ -34,11 +40,59 @@ def test_tensors_of_every_type_and_shape_are_those_of_the_library(tmp_path):
         read_tensors(tmp_path / "x.safetensors", ["five"])
 
 
-def test_a_damaged_file_is_refused(tmp_path):
+def test_arrays_are_those_of_the_library_too(tmp_path):
+    kinds = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
+    made = {kind: (np.arange(12) % 7).reshape(3, 4).astype(kind) for kind in kinds} | {
+        "none": np.empty((0, 4))
+    }
+    path = tmp_path / "x.safetensors"
+    save_arrays(made, path, {"about": "metadata"})
+    found = read_arrays(path)
+    assert found.keys() == made.keys() == set(list_arrays(path))
+    for name, array in made.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+    assert read_metadata(path) == {"about": "metadata"}
+    assert read_first(path, "i4", 5).tolist() == [0, 1, 2, 3, 4]
+    assert read_first(path, "i4", 50).tolist() == made["i4"].ravel().tolist()
+
+
+def test_a_type_that_cannot_be_read_is_named(tmp_path):
+    save_file({"x": torch.ones(3, dtype=torch.bfloat16)}, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match=r"x\.safetensors contains BF16, which cannot be read"):
+        read_arrays(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("read", [read_tensors, read_arrays, read_metadata, list_arrays])
+def test_a_damaged_file_is_refused(read, tmp_path):
     save_file({"x": torch.ones(100)}, tmp_path / "x.safetensors")
     os.truncate(tmp_path / "x.safetensors", 200)
     with pytest.raises(SafetensorError):
-        read_tensors(tmp_path / "x.safetensors")
+        read(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("read", [read_tensors, read_arrays])
+def test_a_file_that_is_cut_after_its_header_was_read_is_named(read, tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    save_file({"x": torch.ones(100_000)}, path)
+    whole = array_files.read_header
+
+    def cut_afterwards(file):
+        header = whole(file)
+        os.truncate(path, 5000)
+        return header
+
+    monkeypatch.setattr(array_files, "read_header", cut_afterwards)
+    with pytest.raises(ValueError, match=r"x\.safetensors was truncated while it was read: restore it"):
+        read(path)
+
+
+def test_no_module_reads_numbers_from_a_mapped_file():
+    """What is read through a map ends the process with SIGBUS if the file is truncated."""
+    mapped = re.compile(r"get_tensor\(|\bload_file\(|safetensors\.\w+ import .*\bload|mmap_mode|from_file\(")
+    root = Path(array_files.__file__).parent
+    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if mapped.search(path.read_text())}
+    assert found == {"data/shards.py"}  # for the type and shape of a .npy file alone
 
 
 @pytest.mark.parametrize("reader", ["osae.SAE.load", "osae.load"])

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from osae.array_files import read_arrays
 from osae.files import atomic_write, file_sha256
 from osae.results import read, write_json
 from osae.results.contexts import Contexts
@@ -63,14 +64,13 @@ def read_about(folder: Path) -> Contexts:
 def read_contexts(folder: Path) -> ContextFiles:
     """Return the contexts in a folder; raise `ValueError` if its files do not belong together."""
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
 
     about = read_about(folder)
     path = folder / ARRAYS
     if not path.is_file() or file_sha256(path) != about.sha256:
         raise ValueError(f"{path} is not the file that {ABOUT} was written for: run `osae contexts` again.")
     try:
-        arrays = load_file(path)
+        arrays = read_arrays(path)
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read ({error}): run `osae contexts` again.") from error
     if bad := [name for name in PER_UNIT if name not in arrays or len(arrays[name]) != about.sae.units]:

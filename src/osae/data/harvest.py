@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file as load_arrays
+from safetensors import SafetensorError
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 from torch import Tensor
 
+from osae.array_files import read_arrays, read_metadata
 from osae.config import to_json, variant
 from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
@@ -404,7 +404,7 @@ def _format_plan(plan: dict[str, Any]) -> str:
 def read_contexts(path: Path) -> Contexts:
     """Return the contexts that a harvest wrote next to its shards."""
     try:
-        return Contexts(**load_arrays(path))
+        return Contexts(**read_arrays(path))
     except (SafetensorError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
 
@@ -610,7 +610,6 @@ def _combine_moments(abouts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _read_about(file: Path) -> dict[str, Any]:
     """Return the metadata of a shard."""
     try:
-        with safe_open(file, "pt") as shard:
-            return json.loads(shard.metadata()["osae"])
+        return json.loads(read_metadata(file)["osae"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is damaged ({error}): delete it and run the same command again.") from error

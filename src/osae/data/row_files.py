@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from osae.array_files import LENGTH, read_header
 from osae.stores import Store
-from osae.tensor_files import LENGTH, read_header
 
 LARGEST_HEADER = 2**26  # maximum bytes of a header to read from a store
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -30,26 +30,34 @@ class ChangedError(ValueError):
 
 @dataclass(frozen=True)
 class RowFile:
-    """The location of the rows of a matrix in a file, and the identity of the file."""
+    """The location of the rows of a matrix in a file, and the identity of the file.
+
+    `column` is the number of rows if the matrix is stored column by column, and 0 otherwise.
+    """
 
     path: Path
     width: int
     offset: int
     dtype: np.dtype | torch.dtype
     identity: tuple[int, ...]
+    column: int = 0
 
     def read(self, start: int, stop: int) -> Float[Tensor, "n d"]:
         """Return these rows in single precision; raise `ChangedError` if the file has changed."""
-        size = self.width * self.dtype.itemsize
-        data = bytearray((stop - start) * size)
-        with open(self.path, "rb") as file:
+        data = bytearray((stop - start) * self.width * self.dtype.itemsize)
+        pieces, first, step = (self.width, start, self.column) if self.column else (1, start * self.width, 0)
+        with open(self.path, "rb") as file, memoryview(data) as left:
             self._check(file)
-            file.seek(self.offset + start * size)
-            complete = file.readinto(data) == len(data)
+            length = len(data) // pieces
+            for n in range(pieces):
+                file.seek(self.offset + (first + n * step) * self.dtype.itemsize)
+                if file.readinto(left[n * length : (n + 1) * length]) != length:
+                    raise ChangedError(
+                        f"{self.path} has been truncated: restore it, and run the command again."
+                    )
             self._check(file)
-        if not complete:
-            raise ChangedError(f"{self.path} has been truncated: restore it, and run the command again.")
-        return _decode(data, self.dtype).view(-1, self.width)
+        rows = _decode(data, self.dtype)
+        return rows.view(self.width, -1).T.contiguous() if self.column else rows.view(-1, self.width)
 
     def _check(self, file: BinaryIO) -> None:
         if _identify(file) != self.identity:
@@ -87,17 +95,14 @@ def _decode(data: bytearray, dtype: np.dtype | torch.dtype) -> Tensor:
         return torch.from_numpy(np.frombuffer(data, dtype=dtype).astype(np.float32))
 
 
-def open_npy(path: Path) -> RowFile | None:
-    """Return the location of the rows in a .npy file; None if they are not stored consecutively."""
+def open_npy(path: Path) -> RowFile:
+    """Return the location of the rows in a .npy file with a valid header."""
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
-        read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-        if version[0] not in read:
-            return None
-        shape, fortran, dtype = read[version[0]](file)
-        if fortran or len(shape) != 2:
-            return None
-        return RowFile(path, shape[1], file.tell(), dtype, _identify(file))
+        # version 3 differs from version 2 only in the encoding of names, which a matrix does not have
+        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+        (rows, width), fortran, dtype = read(file)
+        return RowFile(path, width, file.tell(), dtype, _identify(file), rows if fortran else 0)
 
 
 def open_safetensors(path: Path, name: str) -> RowFile:

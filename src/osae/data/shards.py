@@ -36,6 +36,7 @@ from osae.arrays import Array, as_tensor
 from osae.data.row_files import ChangedError, RowFile, StoredRows, open_npy, open_safetensors, open_stored
 from osae.files import atomic_write, check_regular, file_sha256, read_json, seal
 from osae.stores import Place, Store, find_copy, free_cache, is_remote, new_folder
+from osae.tensor_files import read_tensors
 
 SCHEMA = 1
 KIND = "activations"
@@ -83,7 +84,7 @@ class Shards:
                 rows, self.width, self.dtype = _outline(self.folder)
                 self.shards = (Shard(self.folder, rows),)
         self._ends = list(accumulate(shard.rows for shard in self.shards))
-        self._opened: dict[Path, RowFile | StoredRows | None] = {}
+        self._opened: dict[Path, RowFile | StoredRows] = {}
 
     def _bring_outline(self) -> dict[str, int] | None:
         """Download the manifest or a single file; return the sizes of remote files, None for local ones."""
@@ -178,7 +179,7 @@ class Shards:
                 raise ValueError(
                     f"{shard.file} contains no {missing[0]}: give a folder written by `osae harvest`."
                 )
-            found = [file.get_tensor(name) for name in names]
+            found = list(read_tensors(shard.file, names).values())
         if any(tuple(column.shape) != (shard.rows,) for column in found):
             raise ValueError(f"{shard.file} does not have one entry per row in {', '.join(names)}.")
         return found
@@ -225,18 +226,14 @@ class Shards:
         """Return rows of a shard, which is checked when first read and whenever it has changed."""
         if shard.file not in self._opened:
             self._opened[shard.file] = self._open(shard)
-        opened = self._opened[shard.file]
-        if opened is None:  # stored column by column, so the file is mapped
-            return torch.from_numpy(np.array(_map_array(shard.file)[start:stop], dtype=np.float32))
         try:
-            return opened.read(start, stop)
+            return self._opened[shard.file].read(start, stop)
         except ChangedError:
             if not shard.sha256:
                 raise
             del self._opened[shard.file]  # the file may have been copied again
-        self._opened[shard.file] = opened = self._open(shard)
-        assert opened is not None
-        return opened.read(start, stop)
+        self._opened[shard.file] = self._open(shard)
+        return self._opened[shard.file].read(start, stop)
 
     def _check(self, file: Path, sha256: str) -> None:
         """Raise `ValueError` if a file does not match its digest; download it if necessary."""
@@ -252,7 +249,7 @@ class Shards:
             return True
         return self._sizes[shard.file.name] <= free_cache()
 
-    def _open(self, shard: Shard) -> RowFile | StoredRows | None:
+    def _open(self, shard: Shard) -> RowFile | StoredRows:
         """Return the location of a shard's rows; raise `ValueError` if it does not match the manifest."""
         if self._store is not None and self.manifest and not self._fits(shard):
             return open_stored(self._store, shard.file.name, TENSOR, (shard.rows, self.width))
@@ -484,7 +481,7 @@ def _outline(path: Path) -> tuple[int, int, str]:
 
 
 def _map_array(path: Path) -> np.ndarray:
-    """Return a .npy file as an array that is read from disk on access."""
+    """Return a .npy file as an array for its type and shape only; its numbers are read without a map."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OverflowError) as error:
@@ -492,6 +489,7 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 def _open_file(path: Path) -> Any:
+    """Return an open file for its names and shapes only; `read_tensors` reads tensors, without a map."""
     try:
         return safe_open(path, "pt")
     except SafetensorError as error:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from osae import kernels, passes
@@ -28,6 +28,7 @@ from osae.recipes import Task, recipe
 from osae.schedule import KWarmup, active_units
 from osae.seeds import generator
 from osae.studies.subjects import BATCH, DataLike, check_runnable, open_rows
+from osae.tensor_files import read_tensors
 
 try:
     from sae_lens import registry  # pyright: ignore[reportMissingImports]
@@ -158,7 +159,7 @@ def sort_by_gain(folder: Path | str, data: DataLike) -> Int[Tensor, "K"]:
     order = passes.order_units(check_runnable(load(folder), rows), rows.batches(BATCH))
     for name in (SPARSITY, WEIGHTS):
         if (folder / name).is_file():
-            tensors = load_file(folder / name)
+            tensors = read_tensors(folder / name)
             with atomic_write(folder / name) as path:
                 save_file({key: _permute(key, tensor, order) for key, tensor in tensors.items()}, path)
     return order

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
+from osae.array_files import list_arrays
 from osae.arrays import as_tensor
 from osae.interop import modules
 from osae.tensor_files import read_tensors
@@ -68,8 +68,7 @@ def _reason(error: Exception) -> str:
 
 
 def _from_safetensors(path: Path) -> dict[str, Any]:
-    with safe_open(path, "pt") as file:
-        _check_count(len(file.keys()))
+    _check_count(len(list_arrays(path)))
     return read_tensors(path)
 
 

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from osae import passes
+from osae.array_files import read_arrays, read_metadata
 from osae.arrays import IN_MEMORY
 from osae.context_files import ABOUT, folder_of, read_about, write_contexts
 from osae.data.harvest import Harvest, open_model
@@ -180,11 +181,10 @@ class _Task:
         if not path.is_file():
             return
         try:
-            with safe_open(path, "np") as file:
-                about = file.metadata() or {}
-                if about.get("plan") == self.plan:
-                    self.found.restore({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-                    self.done = int(about["done"])
+            about = read_metadata(path)
+            if about.get("plan") == self.plan:
+                self.found.restore(read_arrays(path))
+                self.done = int(about["done"])
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(f"{path} is damaged ({error}): delete it and start again.") from error
 

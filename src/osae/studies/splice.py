@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
+from osae.array_files import read_arrays, read_first
 from osae.config import from_json, to_json
 from osae.data.harvest import CONTEXTS, Contexts, Harvest, batch_contexts, build_contexts, open_model
 from osae.data.lm import LanguageModel, Splice
@@ -134,10 +135,9 @@ def _read_contexts(path: Path, skip: int, tokens: int) -> list[Int[np.ndarray, "
     if not path.is_file():
         raise ValueError(f"{path} is missing: copy it too, or give text files.")
     try:
-        with safe_open(path, "np") as file:
-            starts = _first_starts(file.get_tensor("starts"), skip, tokens)
-            return _split(file.get_slice("ids")[: int(starts[-1])], starts, skip)
-    except SafetensorError as error:
+        starts = _first_starts(read_arrays(path, ["starts"])["starts"], skip, tokens)
+        return _split(read_first(path, "ids", int(starts[-1])), starts, skip)
+    except (SafetensorError, KeyError) as error:
         raise ValueError(f"{path} cannot be read ({error}): copy it again, or give text files.") from error
 
 

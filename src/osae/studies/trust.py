@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from safetensors import safe_open
 from torch import Tensor
 
 from osae import defaults, metrics, passes
+from osae.array_files import list_arrays
 from osae.config import from_json, to_json
 from osae.data.shards import MANIFEST, TENSOR, Shards, write_shards
 from osae.data.source import OnDisk
@@ -230,9 +230,8 @@ def _knows_documents(rows: Shards) -> bool:
     for shard in rows.shards:
         if shard.file.suffix != ".safetensors":
             return False
-        with safe_open(rows.bring(shard.file), "pt") as file:
-            if _DOCUMENTS not in file.keys():  # noqa: SIM118
-                return False
+        if _DOCUMENTS not in list_arrays(rows.bring(shard.file)):
+            return False
     return True
 
 

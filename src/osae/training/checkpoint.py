@@ -11,18 +11,20 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from osae.array_files import read_metadata
 from osae.files import atomic_write, check_regular, remove_leftovers
 from osae.ranks import ALONE, Mesh
+from osae.tensor_files import read_tensors
 from osae.training import sharded
 from osae.training.member import Member
 
@@ -198,8 +200,7 @@ def _list_newest(folder: Path) -> list[tuple[float, Path]]:
 
 def _read_done(path: Path) -> float:
     try:
-        with safe_open(path, "pt") as file:
-            return int(json.loads((file.metadata() or {})["osae"])["done"])
+        return int(json.loads(read_metadata(path)["osae"])["done"])
     except (SafetensorError, ValueError, KeyError, TypeError, OSError):
         return math.inf
 
@@ -239,15 +240,14 @@ def _restore_from(path: Path, members: Sequence[Member]) -> int:
     try:
         if path.is_dir():
             tensors, about = sharded.read(path)
-            _give(members, about, list(tensors), tensors.__getitem__)
+            _give(members, about, tensors)
             return int(about["done"])
         check_regular(path)
-        with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {}).get("osae", "{}"))
-            if about.get("schema") != SCHEMA:
-                raise ValueError(f"it has schema {about.get('schema')}, and this release reads {SCHEMA}")
-            _check_digest(file, about)
-            _give(members, about, list(file.keys()), file.get_tensor)
+        about, tensors = json.loads(read_metadata(path).get("osae", "{}")), read_tensors(path)
+        if about.get("schema") != SCHEMA:
+            raise ValueError(f"it has schema {about.get('schema')}, and this release reads {SCHEMA}")
+        _check_digest(tensors, about)
+        _give(members, about, tensors)
         return int(about["done"])
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -256,25 +256,23 @@ def _restore_from(path: Path, members: Sequence[Member]) -> int:
         ) from error
 
 
-def _give(
-    members: Sequence[Member], about: dict[str, Any], names: Sequence[str], get: Callable[[str], Tensor]
-) -> None:
+def _give(members: Sequence[Member], about: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Put the members back to what a checkpoint holds."""
     for member in members:
         member.scale = float(about["scales"][member.name])
         prefix = f"{member.name}/"
-        own = [name for name in names if name.startswith(prefix)]
-        member.restore({name.removeprefix(prefix): get(name) for name in own})
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        member.restore(own)
 
 
-def _check_digest(file: Any, about: dict[str, Any]) -> None:
+def _check_digest(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
     """Raise `ValueError` if the content does not match its digest; earlier releases wrote none."""
     wanted = about.pop("sha256", None)
     if wanted is None:
         return
     digest = _start_digest(about)
-    for name in sorted(file.keys()):
-        _add_to_digest(digest, name, file.get_tensor(name))
+    for name, tensor in sorted(tensors.items()):
+        _add_to_digest(digest, name, tensor)
     if digest.hexdigest() != wanted:
         raise ValueError("its content does not match its checksum")
 
