@@ -1,11 +1,20 @@
 """Devices and threads."""
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from osae.devices import choose_device, choose_devices, map_in_threads, single_thread, spread_over
+from osae.devices import (
+    SMALL_WORK,
+    choose_device,
+    choose_devices,
+    map_in_threads,
+    single_thread,
+    spread_over,
+    threads_for,
+)
 
 
 def test_a_device_that_cannot_be_used_is_refused_in_one_line():
@@ -36,6 +45,23 @@ def test_a_single_thread_is_used_inside_the_block_alone():
         with single_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_large_products_use_all_threads_and_small_ones_a_single_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for block in (nullcontext(), single_thread()):
+            with block:
+                inside = torch.get_num_threads()
+                with threads_for(SMALL_WORK):
+                    assert torch.get_num_threads() == 3
+                with threads_for(SMALL_WORK - 1), single_thread():
+                    assert torch.get_num_threads() == 1
+                assert torch.get_num_threads() == inside
+        assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
 

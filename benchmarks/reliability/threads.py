@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from osae.data.source import MemoryRows
+from osae.devices import SMALL_WORK
 from osae.recipes import RECIPES, Task, recipe
-from osae.training.loop import SMALL_STEP, train
+from osae.training.loop import train
 from osae.training.member import Member
 
 THREADS = (1, 2, 3, 4)
@@ -24,7 +25,7 @@ WIDTH, UNITS, K, BATCH, STEPS = 256, 1024, 16, 512, 6
 
 def train_with(name: str, threads: int) -> Tensor:
     """Return all weights after a few steps of a recipe, computed with that many threads."""
-    assert BATCH * UNITS * WIDTH >= SMALL_STEP
+    assert BATCH * UNITS * WIDTH >= SMALL_WORK
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

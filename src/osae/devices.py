@@ -8,6 +8,11 @@ from typing import TypeVar
 
 import torch
 
+# multiplications: below this, the last bits of a product may depend on the number of threads, and one thread
+# takes about 1 ms
+SMALL_WORK = 100_000_000
+_outside: list[int] = []  # the number of threads outside of each block with a single one
+
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
@@ -42,13 +47,35 @@ def spread_over(devices: str, count: int) -> list[str]:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Run torch in a single thread: on small tensors, synchronising threads takes longer than the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Run torch in a single thread: the last bits of sums and of small products depend on their number.
+
+    On small tensors, this also takes less time. Inside the block, `threads_for` allows large products to use
+    all threads.
+    """
+    _outside.append(torch.get_num_threads())
+    try:
+        with _threads(1):
+            yield
+    finally:
+        _outside.pop()
+
+
+@contextmanager
+def threads_for(work: int) -> Iterator[None]:
+    """Use all threads for a product of that many multiplications, or one if its bits may depend on them."""
+    several = _outside[0] if _outside else torch.get_num_threads()
+    with _threads(1 if work < SMALL_WORK else several):
+        yield
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def map_in_threads(function: Callable[[Item], Found], items: Iterable[Item], threads: int) -> list[Found]:

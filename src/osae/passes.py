@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae import metrics
+from osae.devices import single_thread, threads_for
 from osae.model import SAE
 from osae.results.ordering import By
 from osae.sparsify import Code
@@ -22,9 +23,20 @@ Key = TypeVar("Key")
 
 
 def encode(sae: SAE, x: Float[Tensor, "B d"], *, k: int | None = None) -> Code:
-    """Return the code of the rows, on the CPU."""
-    code = sae.encode(x.to(sae.decoder.device), k=k)
-    return Code(code.values.cpu(), code.units.cpu())
+    """Return the code of the rows, on the CPU; it does not depend on the number of threads."""
+    with threads_for(_count_work(sae, x)):
+        code = sae.encode(x.to(sae.decoder.device), k=k)
+        return Code(code.values.cpu(), code.units.cpu())
+
+
+def decode(sae: SAE, code: Code, x: Float[Tensor, "B d"]) -> Float[Tensor, "B d"]:
+    """Return the reconstruction of the rows from their code; it does not depend on the number of threads."""
+    with threads_for(_count_work(sae, x)):
+        return sae.decode(code, x)
+
+
+def _count_work(sae: SAE, x: Float[Tensor, "B d"]) -> int:
+    return len(x) * sae.config.units * sae.config.width
 
 
 @torch.no_grad()
@@ -42,6 +54,7 @@ def check_order(by: str) -> None:
         raise ValueError(f"by={by!r}: give one of {', '.join(get_args(By))}.")
 
 
+@single_thread()
 @torch.no_grad()
 def order_units(
     sae: SAE, batches: Iterable[Float[Tensor, "B d"]], *, by: By = "gain", k: int | None = None
@@ -65,20 +78,22 @@ def order_units(
     return score.argsort(descending=True, stable=True)
 
 
+@single_thread()
 @torch.no_grad()
 def reconstruct(sae: SAE, batches: Iterable[Float[Tensor, "B d"]]) -> metrics.ReconstructionResult:
     """Return how well the SAE reconstructs the rows."""
     sums = metrics.Reconstruction(sae.config.units)
     for x, codes in encode_batches({0: sae}, batches):
-        sums.update(x, sae.decode(codes[0], x), *codes[0])
+        sums.update(x, decode(sae, codes[0], x), *codes[0])
     return sums.result()
 
 
+@single_thread()
 @torch.no_grad()
 def stitch(small: SAE, large: SAE, batches: Iterable[Float[Tensor, "B d"]]) -> metrics.StitchingResult:
     """Return what each unit of the large SAE does to the error of the small one."""
     sums = metrics.Stitching(large.decoder)
     for x in batches:
         code, _ = large.unscale(encode(large, x), x)
-        sums.update(*code, x - small(x).reconstruction)
+        sums.update(*code, x - decode(small, encode(small, x), x))
     return sums.result()

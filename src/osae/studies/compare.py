@@ -376,6 +376,7 @@ class _Seen:
     activities: list[Activity]
 
 
+@single_thread()  # sums over batches; large products use all threads
 @torch.no_grad()
 def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
     """Return the results of one pass over the activations.
@@ -390,7 +391,7 @@ def _observe(loaded: Sequence[Loaded], data: Data, steps: Steps) -> _Seen:
     for x, codes in passes.encode_batches(saes, steps.each(data.batches(BATCH), "activations")):
         kept = entries < _STREAM_ENTRIES
         for i, code in codes.items():
-            sums[i].update(x, saes[i].decode(code, x), *code)
+            sums[i].update(x, passes.decode(saes[i], code, x), *code)
             watched[i].update(code, x, kept=kept)
             entries += int((code.values != 0).sum()) if kept else 0
     activities = [each.activity() for each in watched]

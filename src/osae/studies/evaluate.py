@@ -11,7 +11,7 @@ import torch
 
 from osae import metrics, passes
 from osae.defaults import PREDICTIONS
-from osae.devices import choose_device
+from osae.devices import choose_device, single_thread
 from osae.interop import Loaded, SAELike
 from osae.model import SAE
 from osae.progress import Progress, Steps
@@ -122,6 +122,7 @@ class _Sums(NamedTuple):
     firing: metrics.FiringCounts
 
 
+@single_thread()  # sums over batches; large products use all threads
 @torch.no_grad()
 def _reconstruct(saes: Sequence[SAE], rows: Data, steps: Steps) -> list[_Sums]:
     """Return the sums of each SAE over one pass over the rows."""
@@ -138,7 +139,7 @@ def _reconstruct(saes: Sequence[SAE], rows: Data, steps: Steps) -> list[_Sums]:
         for place, (whole, curve, firing) in enumerate(sums):
             code = codes[place]
             scaled, offset = saes[place].unscale(code, x)
-            whole.update(x, saes[place].decode(code, x), *code)
+            whole.update(x, passes.decode(saes[place], code, x), *code)
             curve.update(*scaled, x - offset)
             firing.update(*code)
     return sums

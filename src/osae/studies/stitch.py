@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from osae import passes
+from osae.devices import single_thread
 from osae.interop import SAELike
 from osae.progress import Progress, Steps
 from osae.results.stitching import StitchedUnit, Stitching
@@ -52,6 +53,7 @@ def stitch(small: SAELike, large: SAELike, data: DataLike, *, progress: Progress
     )
 
 
+@single_thread()
 def _list_most_novel(
     change: Float[Tensor, "K"],
     frequency: Float[Tensor, "K"],

@@ -8,14 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.data.source import Source
-from osae.devices import single_thread
+from osae.devices import SMALL_WORK, single_thread
 from osae.objective import Terms
 from osae.seeds import generator
 from osae.training.feeding import Feed, open_helper
 from osae.training.finite import NotFinite, OnNan, finite_rows
 from osae.training.member import Member
 
-SMALL_STEP = 100_000_000  # multiplications in the encoder per step; below this, one thread takes about 1 ms
 Action = Callable[[int, list[Terms]], None]
 
 
@@ -152,4 +151,4 @@ def _check_stream(members: Sequence[Member], source: Source) -> tuple[int, int]:
 
 def _is_small(members: Sequence[Member]) -> bool:
     work = max(m.recipe.batch * m.recipe.sae.units * m.recipe.sae.width for m in members)
-    return work < SMALL_STEP
+    return work < SMALL_WORK
