@@ -43,7 +43,8 @@ demo-lm: $(VENV)/.ready-lm
 test: setup
 	$(BIN)/python -m pytest -m 'not slow and not cluster' -n 2 --ignore tests/report/test_browser.py
 
-# A real Ray cluster on this machine, jobs through submitit, and an S3 server (moto's).
+# A real Ray cluster on this machine, jobs through submitit, and an S3 server (moto's). A real Slurm cluster too, as root,
+# after: apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
 $(VENV)/.ready-cluster: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,slurm,cloud]' 'moto[server]'
 	touch $@

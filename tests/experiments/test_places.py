@@ -108,7 +108,7 @@ def test_the_script_for_slurm_has_what_was_asked_for(tmp_path, monkeypatch):
     for name, does in {
         "sbatch": f'cp "$1" {tmp_path}/script.sh\necho Submitted batch job 7',
         "srun": "true",
-        "sacct": "echo 'JobID|State|NodeList'",
+        "squeue": "echo 7_0 7_1 7_2 7_3",
         "scancel": f"echo $@ >> {tmp_path}/cancelled",
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
@@ -118,7 +118,7 @@ def test_the_script_for_slurm_has_what_was_asked_for(tmp_path, monkeypatch):
     going = run_tasks(act, [1, 2, 3, 4], place=place, describe=str)
     import submitit
 
-    monkeypatch.setattr(submitit.helpers, "as_completed", lambda jobs: iter(()))
+    monkeypatch.setattr(submitit.helpers, "as_completed", lambda jobs, poll_frequency: iter(()))
     assert list(going) == []
     script = (tmp_path / "script.sh").read_text()
     for line in ("partition=gpu", "gres=gpu:1", "time=60", "array=0-3%3", "job-name=osae"):

@@ -109,11 +109,13 @@ def run_tasks(
     place: Place,
     describe: Callable[[T], str],
     lost: Lost[T, R] | None = None,
+    unfinished: Callable[[R], bool] | None = None,
 ) -> Iterator[R]:
     """Yield function(task) for every task as it finishes, in any order.
 
     Exceptions of a task are raised here. If its process dies, `lost` provides the result; without it, a
-    `ChildProcessError` names the task.
+    `ChildProcessError` names the task. If a task can be stopped by SIGTERM and resumed, `unfinished` tells
+    from its result whether it has to be: a Slurm job whose time is nearly over is then queued again.
     """
     if not tasks:
         return iter(())
@@ -123,7 +125,7 @@ def run_tasks(
         case Ray(address):
             return _run_on_ray(function, tasks, address, describe, lost)
         case Slurm():
-            return _run_on_slurm(function, tasks, place, describe, lost)
+            return _run_on_slurm(function, tasks, place, describe, lost, unfinished)
         case _:
             assert_never(place)
 
@@ -185,18 +187,23 @@ def _run_on_slurm(
     place: Slurm,
     describe: Callable[[T], str],
     lost: Lost[T, R] | None,
+    unfinished: Callable[[R], bool] | None,
 ) -> Iterator[R]:
+    from osae.experiments import slurm
+
     submitit = _import("submitit", "--on slurm", "slurm")
-    executor = submitit.AutoExecutor(folder=place.logs, cluster=place.cluster)
-    executor.update_parameters(
-        name="osae",
-        slurm_array_parallelism=min(place.at_once, len(tasks)),
-        slurm_additional_parameters=dict(place.settings),
-    )
-    with executor.batch():
-        jobs = {executor.submit(partial(function, task)): task for task in tasks}
+    if place.cluster == "local":
+        executor = submitit.LocalExecutor(folder=place.logs)
+        with executor.batch():
+            started = [executor.submit(partial(function, task)) for task in tasks]
+    else:
+        wrapped = [slurm.Requeued(function, task, unfinished) for task in tasks]
+        started = slurm.submit(
+            submitit, wrapped, logs=place.logs, settings=place.settings, at_once=place.at_once
+        )
+    jobs = dict(zip(started, tasks, strict=True))
     try:
-        for job in submitit.helpers.as_completed(list(jobs)):
+        for job in submitit.helpers.as_completed(started, poll_frequency=slurm.POLL_SECONDS):
             try:
                 answer = job.result()
             except submitit.core.utils.FailedJobError as error:

@@ -71,7 +71,14 @@ def run_sweep(
 
 
 def _train_all(tasks: Sequence[SweepTask], place: Place) -> Iterator[SweepTask]:
-    return run_tasks(train_run, tasks, place=place, describe=lambda task: task.name, lost=_note_failure)
+    return run_tasks(
+        train_run,
+        tasks,
+        place=place,
+        describe=lambda task: task.name,
+        lost=_note_failure,
+        unfinished=lambda task: not task.is_finished(),
+    )
 
 
 def train_run(task: SweepTask) -> SweepTask:
