@@ -5,7 +5,9 @@
 torchrun starts the processes. Each turn consists of a few steps of the first process alone while the others
 wait, a few with the rows of every batch split between processes, and a few with the units split between them.
 The shortest time of a turn counts, since other work on the machine can only add to it. Efficiency is the
-speed of all processes divided by that of one and by their number.
+speed of all processes divided by that of one and by their number. On a busy machine, processes wait for cores
+most of the time; their CPU time hardly depends on that. Efficiency in CPU time is that of one process divided
+by the sum of all: what is left when no process ever waits for another.
 """
 
 import argparse
@@ -15,17 +17,25 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 WIDTH, K = 512, 40
 SIZES = ((4096, 2048), (16384, 2048), (4096, 8192))  # units, rows in a batch
 WAYS = ("one process", "rows shared", "units shared")
 COLUMNS = ("units", "rows in a batch", *(f"{way}, steps/s" for way in WAYS))
-COLUMNS += tuple(f"efficiency, {way}" for way in WAYS[1:])
+COLUMNS += tuple(f"{kind}, {way}" for kind in ("efficiency", "in CPU time") for way in WAYS[1:])
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{' --: |' * len(COLUMNS)}\n"
 
 
-def time_ways(units: int, batch: int, steps: int, turns: int) -> dict[str, float]:
-    """Return the shortest time of a step in each way, in seconds; all processes call this."""
+class Cost(NamedTuple):
+    """The shortest time of a step, and its least CPU time over all processes together, in seconds."""
+
+    elapsed: float = float("inf")
+    cpu: float = float("inf")
+
+
+def time_ways(units: int, batch: int, steps: int, turns: int) -> dict[str, Cost]:
+    """Return the cost of a step in each way; all processes call this."""
     import torch
 
     from osae.ranks import ALONE, open_mesh
@@ -38,30 +48,29 @@ def time_ways(units: int, batch: int, steps: int, turns: int) -> dict[str, float
     everyone = by_rows.everyone
     meshes = dict(zip(WAYS, (ALONE, by_rows, by_units), strict=True))
     members = {way: Member(recipe, 0, rows, mesh=mesh) for way, mesh in meshes.items()}
-    least = dict.fromkeys(WAYS, float("inf"))
+    least = dict.fromkeys(WAYS, Cost())
     late = recipe.steps // 2  # after the warm-up of k
     for turn in range(turns + 1):  # the first compiles
         for way, member in members.items():
             everyone.wait()
-            if way == WAYS[0] and everyone.rank > 0:
-                continue
-            started = time.perf_counter()
-            for step in range(steps):
+            started, used = time.perf_counter(), time.process_time()
+            for step in range(0 if way == WAYS[0] and everyone.rank > 0 else steps):
                 member.advance(rows[step % 2 * batch :][:batch], late + turn * steps + step)
+            elapsed, used = time.perf_counter() - started, time.process_time() - used
+            cpu = float(everyone.sum_(torch.tensor(used, dtype=torch.float64)))
             if turn:
-                least[way] = min(least[way], (time.perf_counter() - started) / steps)
+                best = least[way]
+                least[way] = Cost(min(best.elapsed, elapsed / steps), min(best.cpu, cpu / steps))
     return least
 
 
-def format_row(units: int, batch: int, least: dict[str, float], processes: int) -> str:
+def format_row(units: int, batch: int, least: dict[str, Cost], processes: int) -> str:
     """Return a row of the table."""
-    one, *several = (1 / least[way] for way in WAYS)
-    speeds = "".join(f"{speed:.3g} | " for speed in (one, *several))
-    return (
-        f"| {units:,} | {batch:,} | {speeds}"
-        + " | ".join(f"{s / one / processes:.2f}" for s in several)
-        + " |\n"
-    )
+    one, *several = (least[way] for way in WAYS)
+    speeds = [f"{1 / cost.elapsed:.3g}" for cost in (one, *several)]
+    shares = [f"{one.elapsed / cost.elapsed / processes:.2f}" for cost in several]
+    work = [f"{one.cpu / cost.cpu:.2f}" for cost in several]
+    return f"| {units:,} | {batch:,} | {' | '.join([*speeds, *shares, *work])} |\n"
 
 
 def work(steps: int, turns: int, out: Path | None) -> None:
