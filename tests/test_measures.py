@@ -78,7 +78,8 @@ def test_an_added_measure_is_in_the_docs_table_and_the_legend_and_goes_again():
     entry = Measure("luck", "Luck", "luck", "How lucky the seed was.", of=("pair",))
     with added(entry):
         assert "| Luck | `luck` | How lucky the seed was. | – |" in markdown_table()
-        assert legend(["luck", "stability", "stability_chance"]).startswith("Luck: how lucky")
+        assert list(legend(["luck", "stability", "stability_chance"])) == ["Luck", "Stab"]
+        assert legend(["luck"]) == {"Luck": "How lucky the seed was."}
         assert entry in measures.measures_of("pair")
     assert "luck" not in MEASURES
     with (
@@ -86,10 +87,6 @@ def test_an_added_measure_is_in_the_docs_table_and_the_legend_and_goes_again():
         added(MEASURES["stability"]),
     ):
         pass
-
-
-def test_the_legend_names_each_measure_once():
-    assert legend(["stability", "stability_chance", "stability_64"]).count("Stab:") == 1
 
 
 sane = st.floats(-1e12, 1e12, allow_subnormal=False)
@@ -133,14 +130,9 @@ def test_a_measure_that_is_not_in_the_table_is_named_after_its_key():
 
 
 def test_the_legend_explains_each_measure_once_in_its_own_words():
-    text = legend(["orderedness_pairs", "orderedness_truth", "mse", "not in the table"])
-    for key in ("orderedness", "mse"):
-        assert text.count(f"{MEASURES[key].title}: ") == 1
-        assert MEASURES[key].meaning[1:] in text
-
-
-def test_names_of_people_keep_their_capital_in_the_legend():
-    assert legend(["orderedness"]).startswith("Ord: Spearman correlation")
+    found = legend(["orderedness_pairs", "orderedness_truth", "mse", "stability_64", "not in the table"])
+    entries = [MEASURES[key] for key in ("orderedness", "mse", "stability")]
+    assert found == {entry.title: entry.meaning for entry in entries}
 
 
 def test_measures_are_declared_in_the_table_alone():

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 MISSING = "–"
-NAMES = ("Pearson", "Spearman")
 ABOVE = (0.5, 0.7, 0.9)  # cosines above which the share of matched units is reported
 
 Scope = Literal[
@@ -906,16 +905,14 @@ def added(entry: Measure) -> Iterator[None]:
         del MEASURES[entry.key]
 
 
-def legend(keys: tuple[str, ...] | list[str]) -> str:
-    """Return one sentence per measure, each base measure only once."""
+def legend(keys: Iterable[str]) -> dict[str, str]:
+    """Return the meaning of each measure by its title, each base measure only once."""
     known = dict.fromkeys(base_key(key) for key in keys)
-    entries = [MEASURES[key] for key in known if key in MEASURES and MEASURES[key].meaning]
-    return " ".join(f"{entry.title}: {_lower(entry.meaning)}" for entry in entries)
-
-
-def _lower(sentence: str) -> str:
-    """Return the sentence with a lower-case first letter, unless it begins with a person's name."""
-    return sentence if sentence.startswith(NAMES) else sentence[0].lower() + sentence[1:]
+    return {
+        MEASURES[key].title: MEASURES[key].meaning
+        for key in known
+        if key in MEASURES and MEASURES[key].meaning
+    }
 
 
 def markdown_table() -> str:

@@ -193,4 +193,4 @@ def test_a_measure_in_the_table_of_measures_is_on_the_page_and_on_the_terminal(t
     for part in ("Tilt", "0.123"):
         assert part in text
         assert part in shown
-    assert "Tilt: angle between two SAEs." in text
+    assert "Angle between two SAEs." in text

@@ -22,6 +22,7 @@ from tests.studies.language import language  # noqa: F401
 from tests.studies.saes import noise, save_sae
 
 KEPT = Path(__file__).parents[1] / "fixtures" / "release-0.1.0"
+PAPER = 680  # pixels of A4 between its margins
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -195,6 +196,7 @@ def test_a_map_of_similarity_zooms_and_names_its_units(browser, page):
 def test_figures_have_the_colors_of_the_page(browser, page):
     for scheme in ("light", "dark"):
         with opened(browser, page, scheme=scheme) as tab:
+            tab.locator("figure[data-plot]").first.scroll_into_view_if_needed()
             text = tab.locator("figure[data-drawn] .xtick text").first
             text.wait_for()
             ink = tab.evaluate("getComputedStyle(document.body).color")
@@ -216,6 +218,14 @@ def test_paper_has_every_figure_and_table(browser, page):
         assert tab.locator("figure[data-drawn]").count() == count
         assert tab.evaluate("window.printed.open") == 0
         assert tab.locator("details.more[open]").count() == 0  # closed again
+
+
+@every_kind
+def test_every_table_is_as_wide_as_the_paper_at_most(kind, browser, request):
+    with opened(browser, request.getfixturevalue(kind), width=PAPER) as tab:
+        unfold_all(tab)
+        tab.emulate_media(media="print")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= PAPER
 
 
 @every_kind
@@ -292,6 +302,23 @@ def test_many_panels_have_a_picker(browser, world):
         ]
         figure.locator("select").select_option(label="osae: activation")
         assert titles.all_text_contents() == ["truth", "first seed", "second seed"]
+
+
+def test_of_many_panels_two_are_chosen_to_stand_next_to_each_other(browser, tmp_path):
+    from osae.report.page import Page, Part, render
+    from osae.report.plots import plot_dots
+
+    panels = {f"method {number}": ((1, 2, 3), (3, 2, 1)) for number in range(6)}
+    plot = plot_dots(panels, title="Dots", caption="", x_label="x", y_label="y")
+    (tmp_path / "dots.html").write_text(render(Page([Part("Dots", "test", figures=[plot])])))
+    with opened(browser, tmp_path / "dots.html") as tab:
+        titles = draw_all(tab).first.locator(".plot .gtitle")
+        assert titles.all_text_contents() == ["method 0", "method 5"]
+        tab.get_by_label("next to").select_option(label="method 3")
+        tab.get_by_label("Show").select_option(label="method 2")
+        assert titles.all_text_contents() == ["method 2", "method 3"]
+    with opened(browser, tmp_path / "dots.html", width=400) as tab:
+        assert draw_all(tab).first.locator("select").count() == 1
 
 
 def units_shown(tab):
@@ -415,6 +442,69 @@ def test_contexts_are_shaded_where_the_unit_fires(browser, page, run):
         assert first.locator(".piece").count() == inside.sum()
         assert first.locator(".active").count() == (arrays["activations"][unit, 0] > 0).sum()
         assert first.locator(".at").count() == 1
+
+
+def test_contexts_that_two_units_share_are_marked_and_counted(browser, formats):
+    """The same SAE in three formats: every strongest context of a unit is one of its matches' as well."""
+    arrays = read_contexts(formats.parent / "ours" / "contexts").arrays
+    unit = int(arrays["fired"].argmax())
+    with opened(browser, formats, fragment=f"#unit/0/{unit}") as tab:
+        tab.wait_for_selector(f"#units[data-open='0/{unit}']")
+        main, partner = (tab.locator("#units .detail article").nth(place) for place in (0, 1))
+        strongest = main.locator(".context").count() - main.locator("[data-section^=kind] .context").count()
+        assert strongest == min(12, (arrays["strengths"][unit, :12] > 0).sum())
+        assert partner.locator(".context.shared").count() >= strongest
+        said = f"{strongest} of its {strongest} strongest contexts"
+        assert said in partner.text_content()
+        assert main.locator(".context.shared").count() == 0
+        shown = main.locator(".strength").first.text_content()
+        assert float(shown) == pytest.approx(float(arrays["strengths"][unit, 0]), rel=0.01)
+
+
+def test_the_first_unit_is_shown_until_one_is_opened(browser, page):
+    with opened(browser, page) as tab:
+        tab.locator("#units article.main").wait_for()
+        assert tab.locator("#units article.main h3").text_content() == "Unit 0 of osae-seed0"
+        assert tab.url.endswith(".html")
+        tab.locator("#units tbody tr").nth(4).click()
+        tab.wait_for_selector("#units[data-open='0/4']")
+        assert tab.locator("#units article.main").get_attribute("data-unit") == "0/4"
+
+
+def test_every_line_stands_out_from_a_dark_page(browser, tmp_path):
+    from osae.report.page import Page, Part, render
+    from osae.report.plots import COLORS, plot_lines
+
+    names = dict.fromkeys(COLORS, ((1.0, 2.0), (1.0, 2.0)))
+    plot = plot_lines(names, title="All", x_label="x", y_label="y")
+    (tmp_path / "colors.html").write_text(render(Page([Part("Colors", "test", figures=[plot])])))
+    with opened(browser, tmp_path / "colors.html", scheme="dark") as tab:
+        draw_all(tab)
+        drawn = tab.locator(".plot").first.evaluate("box => box.data.map(trace => trace.line.color)")
+        paper = tab.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--paper')")
+        assert len(drawn) == len(COLORS)
+        assert all(contrast(color, paper.strip()) >= 4.5 for color in drawn)
+
+
+def contrast(first, second):
+    """The contrast of two colors, as in the guidelines for accessible web content."""
+
+    def luminance(color):
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_intervals_are_shown_on_request(browser, world):
+    with opened(browser, world) as tab:
+        interval = tab.locator("td .interval").first
+        assert not interval.is_visible()
+        tab.get_by_label("Show 95 % intervals").first.focus()
+        tab.keyboard.press("Space")
+        assert interval.is_visible()
 
 
 def test_a_hostile_token_stays_text(browser, page):

@@ -11,7 +11,7 @@ import pytest
 
 from osae.report import figures, render_page, write_experiment, write_page
 from osae.report.page import Part, join_contexts
-from osae.report.plots import Panel, Plot, join_plots
+from osae.report.plots import Panel, Plot, join_plots, style_of
 from osae.results import ExperimentResult, Interval, read
 from osae.results.experiment import Figure
 
@@ -102,7 +102,7 @@ def test_page_escapes_all_text(report, drawn):
     assert "<script>alert('a | b')</script>" in text
     assert 'The "loss" & <more>' in text
     assert 'osae reproduce toy --out "a b"' in text
-    assert "absent.png is missing" in text
+    assert "1 figure of this experiment is not stored next to its results" in text
 
 
 def test_page_has_headers_with_scope_and_every_number(report, drawn):
@@ -124,6 +124,15 @@ def test_page_has_a_summary_and_says_nothing_twice(report, drawn):
     assert "In short" not in text
     for said in (drawn.notes[0], drawn.claims[0].found):
         assert text.count(said) == 1
+
+
+def test_the_summary_of_an_experiment_names_the_best_methods_and_counts_the_verdicts(experiment):
+    (summary,) = re.findall("<h2>Summary</h2>(.*?)</section>", render_page(experiment), re.DOTALL)
+    said = "".join(seen(summary).text)
+    assert "3 seeds of 4 methods." in said
+    assert "Best stability across seeds: osae with 0.970 (chance level 0.312)." in said
+    assert "Best mean squared error: osae with 2.61e-04." in said
+    assert "Verdicts on 1 claim: holds in part (1)." in said
 
 
 def test_page_of_several_worlds_and_of_nothing(experiment, sections):
@@ -192,6 +201,16 @@ def test_contexts_of_several_saes_are_one_part():
     assert joined.notes == ["said"]
     assert joined.facts == [("SAE 0", "seed0"), ("SAE 1", "seed1"), ("Date", "today")]
     assert join_contexts([part(0)]) == [part(0)]
+
+
+def test_the_saes_of_a_method_share_its_color_and_differ_by_their_dashes():
+    found = style_of(["osae-seed0", "osae-seed1", "topk-seed0", "topk-seed1"])
+    assert [found[f"{name}-seed{seed}"]["color"] for name in ("osae", "topk") for seed in (0, 1)] == [
+        style_of([name])[name]["color"] for name in ("osae", "osae", "topk", "topk")
+    ]
+    assert len({(each["color"], each["dash"]) for each in found.values()}) == 4
+    alone = style_of(["osae-seed0", "osae-seed1", "osae-seed2"])
+    assert len({each["color"] for each in alone.values()}) == 3
 
 
 def test_plots_of_a_family_are_one_figure():

@@ -147,6 +147,7 @@ def _comparison_plots(result: Comparison) -> list[Plot]:
             title="Consistency by prefix",
             caption="Each measure for the first units, re-matched at every length.",
             chance=_chance_curves(result, AGREEMENT),
+            thin=list(map(result.pair_name, result.pairs_across())),
         )
     ]
     return [*found, *_pair_plots(result), *_unit_plots(result)]
@@ -217,13 +218,22 @@ def _panel(pair: PairResult) -> dict[str, Any]:
 
 
 def _prefix_curves(result: Comparison, keys: Iterable[str]) -> Curves:
-    """Return, for each measure, one line per pair or, if there are many pairs, lines of means."""
-    means = [(group.recipe or "mean of pairs", group) for group in result.shown_means()]
-    if len(result.pairs) <= PANELS or not means:
-        return {
-            key: {result.pair_name(pair): _curve(pair.prefixes, key) for pair in result.pairs} for key in keys
-        }
-    return {key: {name: _mean_curve(group.prefixes, key) for name, group in means} for key in keys}
+    """Return, for each measure, a line for each recipe and each pair across recipes, or for each pair.
+
+    If there are many pairs, only means are drawn.
+    """
+    across, means = result.pairs_across(), result.shown_means()
+    named = [(group.recipe or "mean of pairs", group) for group in means]
+    pairs = across if across else result.pairs
+    if len(pairs) > PANELS and named:
+        pairs = []
+    elif not across:
+        named = []
+    return {
+        key: {name: _mean_curve(group.prefixes, key) for name, group in named}
+        | {result.pair_name(pair): _curve(pair.prefixes, key) for pair in pairs}
+        for key in keys
+    }
 
 
 def _curve(prefixes: Iterable[Any], key: str) -> dict[str, list[Any]]:
@@ -267,8 +277,9 @@ def _evaluation_plots(result: Evaluation) -> list[Plot]:
             dict(map(_frequencies, result.names, result.saes)),
             title="How often units fire",
             caption="Share of each SAE's units by how often they fire, without dead units.",
-            x_label="log10 of the share of samples in which a unit fires",
+            x_label="share of samples in which a unit fires",
             y_label="share of units",
+            log_x=True,
         ),
     ]
 
@@ -312,5 +323,5 @@ def _ordering_plots(result: Ordering) -> list[Plot]:
 
 def _frequencies(name: str, sae: Any) -> tuple[str, tuple[list[float], list[float]]]:
     """Return the share of the units in the middle of each bin."""
-    middles = [(low + high) / 2 for low, high in pairwise(sae.frequencies.edges)]
+    middles = [10 ** ((low + high) / 2) for low, high in pairwise(sae.frequencies.edges)]
     return name, (middles, [units / sae.units for units in sae.frequencies.units])

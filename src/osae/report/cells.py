@@ -21,8 +21,8 @@ BOLD = (
     "intervals overlap or the numbers print the same."
 )
 BY_CHANCE = (
-    "By chance: the score of unrelated dictionaries of the same shape, with the mean and covariance of the "
-    "atoms compared (isotropic: with neither); for activations, after shifting one side by half of the rows."
+    "Score of unrelated dictionaries of the same shape, with the mean and covariance of the atoms compared "
+    "(isotropic: with neither); for activations, after shifting one side by half of the rows."
 )
 
 
@@ -109,11 +109,39 @@ def lay_out(table: Table) -> Grid:
     )
 
 
-def explain(grids: Sequence[Grid]) -> str:
-    """Return the meaning of the columns, one sentence per measure."""
+def explain(grids: Sequence[Grid]) -> dict[str, str]:
+    """Return the meaning of the columns by their titles."""
     keys = list(dict.fromkeys(column.key for grid in grids for column in grid.columns))
     levels = any(key.endswith(f"_{CHANCE}") for key in keys)
-    return f"{legend(keys)} {BY_CHANCE if levels else ''}".strip()
+    return legend(keys) | ({"by chance": BY_CHANCE} if levels else {})
+
+
+def name_best(grid: Grid, most: int = 5) -> list[str]:
+    """Return a sentence for each of the first measures: the best rows and their number.
+
+    A measure without a highlighted row is skipped, as is one in which most rows are highlighted.
+    """
+    said = []
+    for place, column in enumerate(grid.columns):
+        marked = [line for line in grid.body if line.cells[place].best]
+        if not marked or 2 * len(marked) > len(grid.body):
+            continue
+        top = (
+            max(marked, key=lambda line: column.ahead(line.cells[place].value or 0.0, 0.0)).cells[place].mean
+        )
+        best, near = (
+            [line.label for line in marked if (line.cells[place].mean == top) == wanted]
+            for wanted in (True, False)
+        )
+        level = next((texts[place] for _, texts in grid.chance if texts[place]), "")
+        number = f"{top} (chance level {level})" if level else top
+        rest = f"; not distinguishable from it: {_code(near)}" if near else ""
+        said.append(f"Best {column.phrase}: {_code(best)} with {number}{rest}.")
+    return said[:most]
+
+
+def _code(labels: Sequence[str]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)
 
 
 # --- cells ------------------------------------------------------------------------------------------

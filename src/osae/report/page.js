@@ -112,6 +112,8 @@ const osae = (() => {
   const drawn = new Map();  // figures and what they show
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
+  const CONTRAST = 4.5;  // of lines on a dark page
+
   let printing = false;
 
   function colors() {
@@ -121,8 +123,25 @@ const osae = (() => {
     return Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
   }
 
-  // black means the ink of the page, which is light on a dark one
-  const shade = (color, palette) => color === "#000000" ? palette.ink : color;
+  const channels = color => [1, 3, 5].map(place => parseInt(color.slice(place, place + 2), 16));
+
+  // of a color, between 0 and 1, as the eye sees it
+  function brightness(color) {
+    const linear = channels(color).map(value => value / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * linear[0] + .7152 * linear[1] + .0722 * linear[2];
+  }
+
+  const mixed = (color, other, share) => "#" + channels(color).map((value, i) =>
+    Math.round(value + share * (channels(other)[i] - value)).toString(16).padStart(2, "0")).join("");
+
+  // black means the ink of the page, which is light on a dark one; other colors are made lighter there, as far as needed
+  function shade(color, palette) {
+    if (color === "#000000") return palette.ink;
+    let share = 0;
+    while (share < 1 && (brightness(mixed(color, "#ffffff", share)) + .05) / (brightness(palette.paper) + .05) < CONTRAST && brightness(palette.paper) < .5) share += .05;
+    return mixed(color, "#ffffff", share);
+  }
+
   const faint = color => color + "26";
 
   function lineTraces(panel, hidden, palette) {
@@ -189,12 +208,18 @@ const osae = (() => {
     }));
   }
 
+  // a long label takes two lines on a small screen
+  const wrap = label => narrow.matches && label.length > 36 ? label.replace(/^(.{20,36}) /, "$1<br>") : label;
+
   function axis(label, log, palette) {
     return {
-      title: {text: label, standoff: 8}, type: log ? "log" : "linear", gridcolor: palette.line, zeroline: false,
-      linecolor: palette.muted, tickcolor: palette.muted, automargin: true, exponentformat: "power",
+      title: {text: wrap(label), standoff: 8}, type: log ? "log" : "linear", gridcolor: palette.line, zeroline: false,
+      linecolor: palette.muted, tickcolor: palette.muted, automargin: true, exponentformat: "power", ...(log ? {tickformat: "~g"} : {}),
     };
   }
+
+  // numbers of steps, samples and units are large, and written as 50k or 2M
+  const isLarge = panel => !panel.log_x && [panel.lines || [], panel.dots ? [panel.dots] : []].flat().some(each => each.x.some(x => x >= 1e4));
 
   // without numbers below zero, the axis has none either
   const isPositive = panel => Boolean(panel.lines) && panel.lines.every(line => line.y.every(y => y === null || y >= 0));
@@ -203,7 +228,7 @@ const osae = (() => {
   function layout(panel, palette) {
     const names = panel.bars ? {type: "category", autorange: "reversed"} : {};
     const square = isSquare(panel) ? {scaleanchor: "x", constrain: "domain"} : {};
-    const x = axis(panel.x_label, panel.log_x, palette);
+    const x = {...axis(panel.x_label, panel.log_x, palette), ...(isLarge(panel) ? {exponentformat: "SI"} : {})};
     if (panel.ticks) Object.assign(x, {tickvals: panel.ticks, ticktext: panel.ticks.map(String)});
     return {
       title: {text: panel.title, font: {size: 14}}, height: panel.bars ? 140 + 26 * panel.bars[0].y.length : isSquare(panel) ? 420 : 360,
@@ -226,7 +251,8 @@ const osae = (() => {
   }
 
   function show(state, palette = colors()) {
-    const {panels} = state.groups[state.choice];
+    const panels = shownPanels(state);
+    state.swatches.forEach(([swatch, color]) => { swatch.style.color = shade(color, palette); });
     while (state.boxes.children.length > panels.length) state.boxes.lastChild.remove();
     while (state.boxes.children.length < panels.length) {
       state.boxes.append(element("div", {class: "plot", role: "img"}));
@@ -252,15 +278,30 @@ const osae = (() => {
     }
   }
 
+  const PATTERNS = {dash: "7 4", dot: "2 3", dashdot: "7 3 2 3"};
+
+  // a piece of the line, or a dot
+  function drawSwatch(line) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const mark = document.createElementNS(svg.namespaceURI, line.symbol ? "circle" : "line");
+    const shape = line.symbol ? {cx: 12, cy: 5, r: 3.5, fill: line.symbol.endsWith("open") ? "none" : "currentColor"}
+      : {x1: 0, x2: 24, y1: 5, y2: 5, "stroke-dasharray": PATTERNS[line.dash] || "none"};
+    for (const [name, value] of Object.entries({...shape, stroke: "currentColor", "stroke-width": line.symbol ? 2 : 3})) mark.setAttribute(name, value);
+    for (const [name, value] of Object.entries({class: "swatch", viewBox: "0 0 24 10", "aria-hidden": "true"})) svg.setAttribute(name, value);
+    svg.append(mark);
+    return svg;
+  }
+
   function legend(state) {
     const named = new Map();
+    state.swatches = [];
     for (const panel of state.plot.panels) {
       for (const line of [...(panel.lines || []), ...(panel.bars || [])]) named.set(line.name, line);
     }
     if (named.size < 2) return null;
     return element("div", {class: "legend", role: "group", "aria-label": "Shown in this figure"}, ...[...named].map(([name, line]) => {
-      const swatch = element("span", {class: "swatch", "aria-hidden": "true"});
-      swatch.style.background = shade(line.color, {ink: "var(--ink)"});
+      const swatch = drawSwatch(line);
+      state.swatches.push([swatch, line.color]);
       const button = element("button", {type: "button", "aria-pressed": "true"}, swatch, name);
       button.addEventListener("click", () => {
         const off = state.hidden.has(name);
@@ -281,12 +322,21 @@ const osae = (() => {
     return panels.length <= together() ? [{name: "", panels}] : panels.map(panel => ({name: panel.title, panels: [panel]}));
   }
 
-  function chooser(state) {
-    if (state.groups.length < 2) return null;
-    const select = element("select", {}, ...state.groups.map((group, i) => element("option", {value: i}, group.name)));
-    select.addEventListener("change", () => { state.choice = Number(select.value); show(state); });
-    return element("label", {class: "chooser"}, "Show ", select);
+  // two panels to choose, where there is space: the first ones are often the baselines, the last one the method
+  const isPair = state => !narrow.matches && state.groups.length > 1 && !state.plot.panels.some(panel => panel.group);
+
+  function choosers(state) {
+    if (state.groups.length < 2) return [];
+    const make = (word, name) => {
+      const select = element("select", {}, ...state.groups.map((group, i) => element("option", {value: i}, group.name)));
+      select.value = state[name];
+      select.addEventListener("change", () => { state[name] = Number(select.value); show(state); });
+      return element("label", {class: "chooser"}, word, select);
+    };
+    return [make("Show ", "choice"), ...(isPair(state) ? [make("next to ", "other")] : [])];
   }
+
+  const shownPanels = state => [...state.groups[state.choice].panels, ...(isPair(state) ? state.groups[state.other].panels : [])];
 
   // the plotting library is inside the page, and runs when the first figure comes into view
   function startPlotly() {
@@ -295,7 +345,7 @@ const osae = (() => {
 
   async function draw(figure) {
     if (drawn.has(figure)) return;
-    const state = {plot: null, groups: [], hidden: new Set(), choice: 0, boxes: element("div", {class: "plots"})};
+    const state = {plot: null, groups: [], hidden: new Set(), swatches: [], choice: 0, other: 0, boxes: element("div", {class: "plots"})};
     drawn.set(figure, state);
     state.plot = await piece(figure.dataset.plot);
     arrange(figure, state);
@@ -306,13 +356,13 @@ const osae = (() => {
 
   function arrange(figure, state) {
     state.groups = groups(state.plot.panels);
-    state.choice = 0;
+    [state.choice, state.other] = [0, state.groups.length - 1];
     state.hidden.clear();
     const zooming = element("span", {class: "zoom", role: "group", "aria-label": "Zoom"},
       element("button", {type: "button", onclick: () => zoom(state, .5), "aria-label": "Zoom in"}, "+"),
       element("button", {type: "button", onclick: () => zoom(state, 2), "aria-label": "Zoom out"}, "−"),
       element("button", {type: "button", onclick: () => zoom(state, 0)}, "Reset zoom"));
-    const tools = element("div", {class: "tools"}, chooser(state), legend(state), zooming);
+    const tools = element("div", {class: "tools"}, ...choosers(state), legend(state), zooming);
     figure.querySelector(".drawing").replaceChildren(tools, state.boxes);
   }
 

@@ -6,8 +6,9 @@ With a folder, the contexts of units are stored in files next to the page and lo
 import base64
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from osae.context_files import ABOUT, ContextFiles, folder_of, read_contexts
 from osae.files import atomic_write
 from osae.measures import Measure
 from osae.report.about import About, describe
-from osae.report.cells import BEST, BOLD, Grid, explain, lay_out_all
+from osae.report.cells import BEST, BOLD, Grid, explain, lay_out_all, name_best
 from osae.report.markdown import render_markdown
 from osae.report.packing import pack, write_pieces
 from osae.report.plots import Plot, join_plots, read_plot
 from osae.report.text import visible
 from osae.report.units import Browser, make_browser
 from osae.results import AnyResult, Comparison, ExperimentResult, write_json
+from osae.results.base import count
 from osae.results.codec import to_json
 from osae.results.experiment import Claim, Figure
 
@@ -52,7 +54,9 @@ class Part:
     kicker: str
     summary: Sequence[str] = ()
     grids: Sequence[Mapping[str, Any]] = ()
-    legend: str = ""
+    legend: Mapping[str, str] = field(default_factory=dict)
+    cells: str = ""
+    intervals: bool = False
     claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
     figures: Sequence[Figure | Plot] = ()
@@ -156,19 +160,40 @@ def part_of(result: AnyResult, folder: Path) -> Part:
     """Return what a page shows about a result."""
     about = describe(result, folder)
     grids = lay_out_all(result)
-    summary = [line for line in result.summary() if not any(line.startswith(c.claim) for c in about.claims)]
+    summary = _experiment_summary(result, grids) if isinstance(result, ExperimentResult) else result.summary()
     return Part(
         title=about.title,
         kicker=result.KIND,
         summary=summary,
         grids=[_describe_grid(grid, about) for grid in grids],
-        legend=_legend(grids),
+        legend=explain(grids),
+        cells=_explain_cells(grids),
+        intervals=any(grid.has("interval") for grid in grids),
         claims=about.claims,
         notes=[line for line in result.remarks() if line not in summary],
         figures=about.figures,
         facts=[(name, text) for name, text in about.facts.items() if text],
         json=_json(result),
     )
+
+
+def _experiment_summary(result: ExperimentResult, grids: Sequence[Grid]) -> list[str]:
+    """Return the size of an experiment, the best methods of its first table and how many claims hold.
+
+    The page shows the claims and notes themselves below.
+    """
+    seeds, rows = count(len(result.seeds), "seed"), result.rows
+    size = (
+        f"{seeds} of {count(len(rows), 'method')}"
+        if rows
+        else f"{seeds}, {count(len(result.sections), 'setting')}"
+    )
+    said = [f"{size}.", *(name_best(grids[0]) if rows else ())]
+    if result.claims:
+        verdicts = Counter(claim.verdict for claim in result.claims)
+        counts = ", ".join(f"{verdict} ({number})" for verdict, number in verdicts.most_common())
+        said.append(f"Verdicts on {count(len(result.claims), 'claim')}: {counts}.")
+    return said
 
 
 def join_contexts(parts: Sequence[Part]) -> list[Part]:
@@ -221,19 +246,15 @@ def _describe_column(column: Measure) -> dict[str, str]:
     return {"title": f"{column.title}{arrow}", "hint": hint}
 
 
-def _legend(grids: Sequence[Grid]) -> str:
-    parts = [explain(grids)]
-    if any(grid.has("spread") for grid in grids):
-        parts.append("In parentheses: the standard deviation.")
+def _explain_cells(grids: Sequence[Grid]) -> str:
+    """Return what parentheses, intervals and bold numbers mean, as far as there are any."""
+    parts = ["In parentheses: the standard deviation."] if any(grid.has("spread") for grid in grids) else []
     intervals = any(grid.has("interval") for grid in grids)
     if intervals:
-        parts.append(
-            "Hover over a number for its 95 % interval, which takes into account that pairs share training "
-            "runs."
-        )
+        parts.append("Intervals take into account that pairs share training runs.")
     if any(grid.has("best") for grid in grids):
         parts.append(BOLD if intervals else BEST)
-    return " ".join(part for part in parts if part)
+    return " ".join(parts)
 
 
 def _json(result: AnyResult) -> str:
@@ -287,9 +308,16 @@ def render(page: Page) -> str:
 def _describe_part(part: Part, pieces: dict[str, Any], place: int, *, units: bool) -> dict[str, Any]:
     """Return the template's data for a part; plots that belong together form one figure."""
     shown = NEXT_TO_UNITS if units else {"tables": OPEN, "drawings": OPEN}
-    figures = [_figure(one, pieces) for one in join_plots(map(_find_plot, part.figures))]
-    about = {"id": f"part-{place + 1}", "units": units, "lines": LINES, **shown}
+    found = [one for one in map(_find_plot, part.figures) if isinstance(one, Plot) or _is_image(one)]
+    figures = [_figure(one, pieces) for one in join_plots(found)]
+    missing = len(part.figures) - len(found)
+    about = {"id": f"part-{place + 1}", "units": units, "lines": LINES, "missing": missing, **shown}
     return vars(part) | about | {"figures": figures}
+
+
+def _is_image(figure: Figure) -> bool:
+    path = Path(figure.file)
+    return path.is_file() and path.suffix in IMAGES
 
 
 def _find_plot(figure: Figure | Plot) -> Figure | Plot:
@@ -310,9 +338,6 @@ def _figure(figure: Figure | Plot, pieces: dict[str, Any]) -> dict[str, Any]:
 
 
 def _image(figure: Figure, path: Path) -> dict[str, Any]:
-    if not path.is_file() or path.suffix not in IMAGES:
-        missing = f"{path.name} is missing. {figure.caption}"
-        return {"plot": "", "image": "", "title": missing, "caption": missing}
     image = path.read_bytes()
     source = f"data:{IMAGES[path.suffix]};base64,{base64.b64encode(image).decode('ascii')}"
     alt = figure.alt or figure.caption or path.name

@@ -8,6 +8,7 @@ colour and dash pattern, the same in all figures.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -22,6 +23,7 @@ from osae.results.experiment import MethodRow, Section
 
 Numbers = tuple[float | None, ...]
 
+THIN = 1.25  # width of secondary lines
 LOG_FROM = 20.0  # errors that span more than this factor are drawn on a log scale
 MOST_DOTS = 3000  # more dots than this are shown as a density map
 CELLS = 96  # of a map, along each side
@@ -40,6 +42,7 @@ COLORS = {
     "osae-paper": ("#009E73", "--"),
     "osae": ("#000000", "-"),
 }
+_SEED = re.compile(r"^(\S+)-seed\d+$")  # the name of an SAE
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#000000")
 
 
@@ -159,12 +162,22 @@ def read_plot(image: Path) -> Plot | None:
 
 
 def style_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the colour and dash of each name: its own if it is a known method, else the next of a cycle."""
+    """Return the colour and dash of each name: its own if it is a known method, else the next of a cycle.
+
+    The SAEs of several methods have the colours of their methods, with a dash pattern for each seed.
+    """
+    names = list(dict.fromkeys(names))
+    methods = {name: _SEED.sub(r"\1", name) for name in names}
+    if len(set(methods.values())) == 1:
+        methods = {name: name for name in names}
     others = cycle((color, dash) for dash in ("-", "--", "-.") for color in OTHERS)
+    own = {method: COLORS.get(method) or next(others) for method in dict.fromkeys(methods.values())}
+    dashes = {method: cycle(DASHES.values()) for method in own}
     styles = {}
-    for name in dict.fromkeys(names):
-        color, dash = COLORS.get(name) or next(others)
-        styles[name] = {"color": color, "dash": DASHES[dash], "width": 3.0 if name == "osae" else 2.0}
+    for name, method in methods.items():
+        color, dash = own[method]
+        pattern = DASHES[dash] if name == method else next(dashes[method])
+        styles[name] = {"color": color, "dash": pattern, "width": 3.0 if name == "osae" else 2.0}
     return styles
 
 
@@ -174,13 +187,16 @@ def plot_prefixes(
     title: str,
     caption: str = "",
     chance: Mapping[str, Any] | None = None,
+    thin: Iterable[str] = (),
 ) -> Plot:
     """Return a panel per measure: mean and 95 % interval against prefix length, a line per method.
 
     `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`;
-    `chance[measure]` is a number, or has the lists `prefix` and `mean`.
+    `chance[measure]` is a number, or has the lists `prefix` and `mean`. The lines in `thin` are secondary.
     """
     styles = style_of(method for lines in curves.values() for method in lines)
+    for name in styles.keys() & set(thin):
+        styles[name] |= {"width": THIN}
     panels = []
     for key, lines in curves.items():
         lengths = sorted({length for line in lines.values() for length in line["prefix"]})

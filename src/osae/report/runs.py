@@ -119,11 +119,10 @@ def _plain(data: Any) -> dict[str, Any]:
 
 
 def _last_losses(log: Sequence[dict[str, Any]]) -> list[str]:
-    last = {line["name"]: line for line in log}
+    last = {line["name"]: line for line in log if isinstance(line.get("prefix"), float)}
     return [
-        f"{name}: loss {line['prefix']:.4g} after {line['step']:,} steps, {line.get('l0', 0):.1f} units fire"
+        f"{name}: loss {line['prefix']:#.4g}, {line.get('l0', 0):.1f} active units (step {line['step']:,})"
         for name, line in last.items()
-        if isinstance(line.get("prefix"), float)
     ]
 
 

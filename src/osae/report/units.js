@@ -8,7 +8,8 @@
   const {element, piece} = osae;
   const ROWS = 50;  // of the list on a page
   const KINDS = ["Strongest", "Across its range, from the top", "Random"];
-  const FEW = 6;  // contexts of a kind that are shown at once
+  const phone = window.matchMedia("(max-width: 36rem)");
+  const few = () => phone.matches ? 3 : 6;  // contexts of a kind that are shown at once
   const SECTIONS = new Set();  // titles of what was opened, which stays open from unit to unit
   const find = name => root.querySelector(`[data-part="${name}"]`);
   const narrow = window.matchMedia("(max-width: 60rem)");
@@ -27,7 +28,7 @@
 
   const tokenText = number => number < 0 ? "" : index.vocabulary[number];
   const legible = text => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥")
-    .replace(/ {4,}/g, run => `␣×${run.length}`) || "∅";
+    .replace(/ {4,}/g, run => `␣×${run.length}`).replace(/^ +$/, run => "␣".repeat(run.length)) || "∅";
 
   function chip(number) {
     return element("span", {class: "token"}, legible(tokenText(number)));
@@ -142,9 +143,21 @@
     return span;
   }
 
-  function renderContext(context, before) {
+  // where a context is in the text
+  const addressOf = ([, , document_, position]) => `${document_}/${position}`;
+
+  // among the strongest of both units, if they were collected from the same text
+  function sharedWith(main, held, sameText) {
+    const theirs = new Set(sameText ? main.contexts.filter(context => context[0] === 0).map(addressOf) : []);
+    return new Set(held.contexts.filter(context => context[0] === 0).map(addressOf).filter(address => theirs.has(address)));
+  }
+
+  function renderContext(context, before, shared) {
     const [, strength, document_, position, tokens, levels] = context;
-    const shown = element("p", {class: "context", title: `activation ${strength}, document ${document_}, position ${position}`});
+    const both = shared.has(addressOf(context));
+    const shown = element("span", {});
+    const line = element("p", {class: both ? "context shared" : "context", title: `activation ${strength}, document ${document_}, position ${position}`},
+      element("span", {class: "strength"}, String(Number(strength.toPrecision(3))), both ? element("span", {class: "both"}, "both") : null), shown);
     tokens.forEach((token, place) => {
       if (token < 0) return;
       const span = heat(parseInt(levels[place], 36));
@@ -152,7 +165,7 @@
       if (place === before) span.classList.add("at");
       shown.append(span);
     });
-    return shown;
+    return line;
   }
 
   // what one opens on a card is open on all, also of the next unit
@@ -167,13 +180,13 @@
     return made;
   }
 
-  function renderContexts(held, before) {
+  function renderContexts(held, before, shared) {
     return KINDS.map((title, kind) => {
-      const mine = held.filter(context => context[0] === kind).map(context => renderContext(context, before));
+      const mine = held.filter(context => context[0] === kind).map(context => renderContext(context, before, shared));
       if (!mine.length) return null;
       if (kind > 0) return fold(`kind-${kind}`, title, ...mine);
-      const rest = mine.slice(FEW);
-      return element("div", {}, element("h4", {}, title), ...mine.slice(0, FEW), rest.length ? fold("more", `${rest.length} more`, ...rest) : null);
+      const rest = mine.slice(few());
+      return element("div", {}, element("h4", {}, title), ...mine.slice(0, few()), rest.length ? fold("more", `${rest.length} more`, ...rest) : null);
     });
   }
 
@@ -203,23 +216,41 @@
       element("dt", {title: column.meaning}, column.title), element("dd", {}, write(column, sae.scores[column.key][row])))));
   }
 
-  async function renderCard(place, unit, note, main) {
-    const sae = index.saes[place], row = sae.rowOf.get(unit);
-    const title = main ? `Unit ${unit} of ${sae.name}` : `${sae.name}, unit ${unit}`;
-    const head = element("h3", {}, main ? title : element("a", {href: `#unit/${place}/${unit}`}, title));
-    const card = element("article", {class: main ? "card main" : "card", "data-unit": `${place}/${unit}`}, head);
+  const contextsOf = async (place, unit) => {
+    const sae = index.saes[place];
+    return sae.contexts ? (await piece(`units-${place}-${Math.floor(unit / sae.per_piece)}`))[unit % sae.per_piece] : null;
+  };
+
+  function renderHeading(place, unit, main) {
+    const {name} = index.saes[place];
+    const title = main ? `Unit ${unit} of ${name}` : element("a", {href: `#unit/${place}/${unit}`}, `${name}, unit ${unit}`);
+    return element("h3", {}, title);
+  }
+
+  // a unit, or one that is shown beside another, whose place and number are `beside`
+  async function renderCard(place, unit, note, beside) {
+    const sae = index.saes[place], row = sae.rowOf.get(unit), main = beside === null;
+    const card = element("article", {class: main ? "card main" : "card", "data-unit": `${place}/${unit}`}, renderHeading(place, unit, main));
+    const scores = row === undefined ? null : renderScores(sae, row);
     if (note) card.append(element("p", {class: "small"}, note));
-    if (main && row !== undefined) card.append(renderScores(sae, row));
-    if (!sae.contexts) {
-      card.append(element("p", {class: "small"}, "No contexts: collect them with `osae contexts`."));
-      return card;
-    }
-    const held = (await piece(`units-${place}-${Math.floor(unit / sae.per_piece)}`))[unit % sae.per_piece];
-    if (!held.contexts.length) card.append(element("p", {class: "small"}, "This unit never fires on this text."));
-    else card.append(...[...renderContexts(held.contexts, sae.before), renderTokens(held.tokens),
-      renderLens(held.lens), main ? renderPositions(held.positions) : null].filter(Boolean));
+    if (main && scores) card.append(scores);
+    card.append(...[...await renderText(place, unit, beside), main || !scores ? null : fold("scores", "Scores", scores)].filter(Boolean));
     return card;
   }
+
+  // where the unit fires
+  async function renderText(place, unit, beside) {
+    const sae = index.saes[place], held = await contextsOf(place, unit);
+    if (!held) return [beside && !index.saes.some(each => each.contexts) ? null : renderAbsence()];
+    if (!held.contexts.length) return [element("p", {class: "small"}, "This unit never fires on this text.")];
+    const other = beside && await contextsOf(...beside);
+    const shared = other ? sharedWith(other, held, index.saes[beside[0]].text === sae.text) : new Set();
+    const of = held.contexts.filter(context => context[0] === 0).length;
+    const said = shared.size ? element("p", {class: "small"}, `${shared.size} of its ${of} strongest contexts ${shared.size === 1 ? "is" : "are"} also among those of unit ${beside[1]}.`) : null;
+    return [said, ...renderContexts(held.contexts, sae.before, shared), renderTokens(held.tokens), renderLens(held.lens), renderPositions(held.positions)];
+  }
+
+  const renderAbsence = () => element("p", {class: "small"}, "No contexts: collect them with ", element("code", {}, "osae contexts"), ".");
 
   function partnersOf(place, row) {
     return index.saes[place].partners.map(partner => {
@@ -243,6 +274,23 @@
     return parts;
   }
 
+  // the unit and what is shown beside it, and why: partners first, then parts
+  function renderCards(place, unit) {
+    const row = index.saes[place].rowOf.get(unit), beside = new Map();
+    for (const [sae, number, note] of [...(row === undefined ? [] : partnersOf(place, row)), ...splitsOf(place, unit)]) {
+      const before = beside.get(`${sae}/${number}`);
+      beside.set(`${sae}/${number}`, [sae, number, before ? `${before[2]}; ${note.split(":")[0]}` : note]);
+    }
+    return Promise.all([renderCard(place, unit, "", null), ...[...beside.values()].map(one => renderCard(...one, [place, unit]))]);
+  }
+
+  // the first unit, until one is opened; on a small screen the list comes first
+  async function preview() {
+    if (narrow.matches || !index.saes[0].unit.length) return;
+    const cards = await renderCards(0, index.saes[0].unit[0]);
+    if (!root.dataset.open && !location.hash.startsWith("#unit/")) find("detail").replaceChildren(...cards);
+  }
+
   async function open(place, unit) {
     const row = index.saes[place].rowOf.get(unit);
     if (place !== state.sae) { state.sae = place; find("sae").value = place; find("filters").replaceChildren(); state.sort = null; state.way = 1; }
@@ -251,14 +299,10 @@
     const listed = root.querySelector(".list").contains(document.activeElement);
     refresh();
     if (listed) find("body").querySelector("[aria-current] a")?.focus({preventScroll: true});  // its row was drawn anew
-    const beside = new Map();  // what is shown beside the unit, and why: partners first, then parts
-    for (const [sae, number, note] of [...(row === undefined ? [] : partnersOf(place, row)), ...splitsOf(place, unit)]) {
-      const before = beside.get(`${sae}/${number}`);
-      beside.set(`${sae}/${number}`, [sae, number, before ? `${before[2]}; ${note.split(":")[0]}` : note]);
-    }
-    const cards = await Promise.all([renderCard(place, unit, "", true), ...[...beside.values()].map(one => renderCard(...one, false))]);
+    const cards = await renderCards(place, unit);
     if (location.hash !== `#unit/${place}/${unit}`) return;  // another one was opened meanwhile
     find("detail").replaceChildren(...cards);
+    find("detail").scrollTop = 0;
     root.dataset.open = `${place}/${unit}`;
     if (state.jump) find("detail").scrollIntoView();  // it is below the list
     state.jump = false;
@@ -324,6 +368,7 @@
     state.rows = select();
     renderList();
     if (location.hash.startsWith("#unit/")) { root.scrollIntoView(); follow(); }
+    else preview();
     performance.mark("osae-ready");
     root.dataset.ready = "yes";
   }

@@ -106,6 +106,7 @@ class _Subject:
             "partners": self._partners(unit),
             "tokens": self._tokens(unit, vocabulary),
             "contexts": self.contexts is not None,
+            "text": None if self.contexts is None else self.contexts.about.activations.sha256[:16],
             "before": 0 if self.contexts is None else self.contexts.about.options.before,
             "per_piece": PER_PIECE,
         }

@@ -320,7 +320,7 @@ class Comparison(Result):
 
     def summary(self) -> list[str]:
         said = [_sentence(means) for means in self.shown_means()]
-        if between := [pair for pair in self.pairs if self._is_between(pair)]:
+        if between := self.pairs_across():
             unknown = any(sae.recipe is None for sae in self.saes)
             of = "Pairs of different or unknown recipes" if unknown else "Across recipes"
             said.append(_range_sentence(of, between))
@@ -331,10 +331,14 @@ class Comparison(Result):
         by_chance = self.units.chance_sentence() if self.units else []
         return said + self._chance_sentence() + of_units + by_chance
 
-    def _is_between(self, pair: PairResult) -> bool:
-        """Whether the SAEs of a pair are not known to share a recipe, while others do."""
-        a, b = self.saes[pair.a].recipe, self.saes[pair.b].recipe
-        return self._mixed and (a is None or a != b)
+    def pairs_across(self) -> list[PairResult]:
+        """Return the pairs of SAEs not known to share a recipe; none if all SAEs have the same one."""
+        recipes = [sae.recipe for sae in self.saes]
+        return [
+            pair
+            for pair in (self.pairs if self._mixed else ())
+            if recipes[pair.a] is None or recipes[pair.a] != recipes[pair.b]
+        ]
 
     def _chance_sentence(self) -> list[str]:
         levels = [pair.chance for pair in self.pairs if pair.chance]
