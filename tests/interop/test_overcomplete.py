@@ -110,6 +110,9 @@ def test_without_an_encoder_it_is_matching_pursuit(tmp_path):
     held = {name: tensor for name, tensor in state().items() if name.startswith("dictionary")}
     with pytest.raises(ValueError, match="matching pursuit"):
         save(tmp_path, held).encode(X)
+    (tmp_path / "config.json").write_text('{"class": "TopKSAE", "top_k": 4}')
+    with pytest.raises(ValueError, match="its encoder is the identity"):
+        save(tmp_path, held).encode(X)
 
 
 def test_batch_norm_is_folded_as_in_evaluation(tmp_path):

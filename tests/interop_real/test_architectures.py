@@ -57,11 +57,24 @@ for name, encoder in itertools.product(
     (None, "mlp_bn_1", "tied", "untied"),
 ):
     CASES[f"overcomplete {name} {encoder}"] = golden.overcomplete(name, encoder=encoder)
+CASES["overcomplete SAE linear"] = golden.overcomplete("SAE", encoder="linear")
 for normalization in ("max_l2", "l1", "max_l1", "identity"):
     CASES[f"overcomplete JumpSAE {normalization}"] = golden.overcomplete(
         "JumpSAE", normalization=normalization
     )
 CASES["overcomplete RAJumpSAE state"] = golden.overcomplete("RAJumpSAE", whole=False)
+
+
+def overcomplete_with(encoder, shape):
+    """An SAE of overcomplete whose encoder does not read rows of activations, as it is built."""
+
+    def make(folder, x):
+        sae = golden.import_overcomplete().TopKSAE(shape, UNITS, top_k=K, encoder_module=encoder)
+        torch.save(sae.eval(), folder / "sae.pt")
+        return x, x
+
+    return make
+
 
 REFUSED = {
     "saelens abstopk": (golden.saelens_saved("abstopk", k=K), "abstopk selects"),
@@ -77,11 +90,44 @@ REFUSED = {
     "overcomplete hidden": (golden.overcomplete("TopKSAE", encoder="mlp_bn_3"), "hidden layers"),
     "overcomplete layer norm": (golden.overcomplete("TopKSAE", encoder="mlp_ln_1"), "layer norm"),
 }
+REFUSED["overcomplete identity"] = (overcomplete_with("identity", WIDTH), "encoder is the identity")
+REFUSED["overcomplete mlp_ln_3"] = (overcomplete_with("mlp_ln_3", WIDTH), "hidden layers")
+for blocks in (1, 3):
+    for name, shape in ((f"resnet_{blocks}b", (WIDTH, 4, 4)), (f"attention_{blocks}b", (5, WIDTH))):
+        REFUSED[f"overcomplete {name}"] = (overcomplete_with(name, shape), "hidden layers")
 for name in ("transcoder", "skip_transcoder", "jumprelu_transcoder", "jumprelu_skip_transcoder"):
     REFUSED[f"saelens {name}"] = (
         golden.saelens_saved(name, d_out=WIDTH, apply_b_dec_to_input=False),
         "it is a transcoder",
     )
+
+
+def covered(library):
+    """Return the words of all cases of a library."""
+    names = [name.split() for name in (*CASES, *REFUSED)]
+    return {word for words in names if words[0] == library for word in words}
+
+
+def test_every_architecture_that_they_offer_is_a_case():
+    import dictionary_learning.dictionary as theirs
+    import dictionary_learning.trainers  # noqa: F401  defines further classes
+    from sae_lens.registry import SAE_CLASS_REGISTRY, SAE_TRAINING_CLASS_REGISTRY
+
+    assert set(SAE_CLASS_REGISTRY) | set(SAE_TRAINING_CLASS_REGISTRY) <= covered("saelens")
+    known = {each.__name__ for each in all_subclasses(theirs.Dictionary)}
+    assert known - {"IdentityDict"} <= covered("dictionary_learning")  # which has no weights to save
+    classes = golden.import_overcomplete()
+    kinds = {each.__name__ for each in all_subclasses(classes.SAE)}
+    assert {"SAE", "TopKSAE"} < kinds | {"SAE"} <= covered("overcomplete")
+    encoders = set(classes.EncoderFactory.list_modules())
+    named = {"mlp_bn_3": "hidden", "mlp_ln_1": "layer"}  # by what is refused about them
+    assert {named.get(name, name) for name in encoders} <= covered("overcomplete")
+
+
+def all_subclasses(kind):
+    """Return the classes derived from one, directly or not."""
+    direct = set(kind.__subclasses__())
+    return direct.union(*(all_subclasses(each) for each in direct))
 
 
 @torch.no_grad()

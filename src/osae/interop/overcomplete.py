@@ -60,6 +60,8 @@ def _why_not(found: Found, about: dict[str, Any], kind: str) -> str:
     if kind and kind not in _CLASSES:
         return f"the class {kind} is not supported."
     if not any(name.startswith("encoder.") for name in found.entries):
+        if kind:
+            return "its encoder is the identity, which is not supported."
         return "it has no encoder: it may be a MpSAE or an OMPSAE, and matching pursuit is not supported."
     if not kind:
         named = "a RATopKSAE" if "dictionary.C" in found else "an SAE, a TopKSAE or a BatchTopKSAE"
