@@ -103,6 +103,21 @@ def test_the_sparse_matching_is_the_dense_one(monkeypatch, units_a, units_b, dea
     assert float(rough.similarity.sum()) >= 0.94 * float(expected.similarity.sum())
 
 
+def test_many_units_are_matched_without_the_matrix_of_all_pairs(monkeypatch):
+    units, held = 1100, []
+    compute = streams.correlate_rows
+
+    def correlate_some(a, by_unit, b, chosen):
+        held.append(len(chosen) * b.total)
+        return compute(a, by_unit, b, chosen)
+
+    monkeypatch.setattr(streams, "correlate_rows", correlate_some)
+    values, places, _ = codes(3000, units, 5, 0)
+    found = match_streams(record(values, places, units), record(values, places.flip(1), units))
+    assert found.optimal
+    assert 0 < max(held) < units * units / 2
+
+
 def test_constant_units_take_better_places_where_that_helps(monkeypatch):
     """Two units that exclude each other: a constant partner is better than a negative correlation."""
     monkeypatch.setattr(streams, "DENSE_PAIRS", 0)

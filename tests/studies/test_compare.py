@@ -94,6 +94,14 @@ def test_sizes_may_differ_and_prefixes_may_be_chosen(tmp_path):
     assert result.options.prefixes == (20, 4, 4)
 
 
+def test_every_prefix_is_shown_with_the_spread_of_unrelated_orders_of_its_length():
+    result = compare([noise(20, 12, seed) for seed in range(3)], prefixes=[4, 10, 20], chance_draws=1)
+    (table,) = [table for table in result.tables() if table.title.startswith("Prefixes")]
+    shown = [row.values["orderedness_chance"].std for row in table.rows]
+    assert shown == pytest.approx([3**-0.5, 9**-0.5, 19**-0.5])
+    assert "orderedness_chance" in table.columns
+
+
 def test_zero_rows_count_with_cosine_zero_or_are_left_out():
     atoms = noise(12, 30, 0)
     atoms[3] = atoms[7] = 0
