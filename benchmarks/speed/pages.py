@@ -161,7 +161,12 @@ def make_comparison(units: int, generator: np.random.Generator) -> Comparison:
         for unit, (other, value) in enumerate(zip(order, cosine, strict=True))
     )
     pair = PairResult(
-        0, 1, None, (), MatchingResult(True, 0.0, pairs), None, {"stability": 0.5, "orderedness": 0.0}
+        a=0,
+        b=1,
+        chance=None,
+        prefixes=(),
+        matching=MatchingResult(True, 0.0, pairs),
+        measures={"stability": 0.5, "orderedness": 0.0},
     )
     tables = tuple(_score_units(place, units, generator) for place in (0, 1))
     return Comparison(

@@ -80,6 +80,11 @@ def test_a_comparison_gives_the_table_of_consistency(tmp_path):
     assert f"| {result.pairs[0].stability:.3f} |" in pair
     heads = [line for line in body.splitlines() if line.startswith("| SAEs |")]
     assert heads[0].count("|") == pair.count("|")
+    meant = [line for line in body.splitlines() if line.startswith("- *")]
+    assert "- *Stab*: Mean cosine of matched units under the best one-to-one matching." in meant
+    (level,) = [line for line in meant if line.startswith("- *by chance*")]  # of all such columns
+    assert level.startswith("- *by chance*: Score of unrelated dictionaries")
+    assert not any(line.endswith("..") for line in meant)
 
 
 def test_plain_names_are_safe_as_folders():

@@ -11,6 +11,7 @@ import yaml
 from osae import __version__
 from osae.interop import Loaded
 from osae.interop.place import Place
+from osae.report.cells import explain, lay_out
 from osae.report.markdown import markdown_table
 from osae.report.text import visible
 from osae.results import Comparison, Evaluation, Table
@@ -115,7 +116,7 @@ def _describe_training(about: Mapping[str, Any]) -> str:
         "prefix weights": weights,
     }
     listed = ", ".join(f"{name} {escape(str(value))}" for name, value in said.items() if value is not None)
-    return f"Trained with the recipe {escape(str(recipe.get('name')))} of osae: {listed}."
+    return f"Trained by osae with the recipe {escape(str(recipe.get('name')))}: {listed}."
 
 
 def _show_loading(repo: str, sae: Published) -> list[str]:
@@ -131,8 +132,8 @@ def _show_result(result: Comparison | Evaluation) -> list[str]:
     tables = [table for table in result.tables() if table.head != UNIT]
     for table in tables:
         lines += ["", f"### {escape(table.title)}", "", markdown_table(_with_plain_names(table))]
-    meant = {column.title: column.meaning for table in tables for column in table.measures()}
-    return [*lines, "", *(f"- *{escape(title)}*: {escape(meaning)}." for title, meaning in meant.items())]
+    meant = explain([lay_out(table) for table in tables])
+    return [*lines, "", *(f"- *{escape(title)}*: {escape(meaning)}" for title, meaning in meant.items())]
 
 
 def _with_plain_names(table: Table) -> Table:
