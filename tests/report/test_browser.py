@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from osae.cli import main
 from osae.context_files import read_contexts, write_contexts
@@ -411,6 +412,24 @@ def test_a_unit_opens_beside_its_partners_by_mouse_by_keyboard_and_by_address(ki
         furthest = cards.nth(last - 1).get_attribute("data-unit")
         tab.keyboard.press(str(last))  # nothing has the focus yet
         tab.wait_for_selector(f"#units[data-open='{furthest}']")
+
+
+def test_a_unit_that_is_split_is_shown_beside_its_parts(browser, tmp_path):
+    whole, others = noise(1, 64, 0), noise(40, 64, 1)
+    parts = whole + 0.2 * noise(2, 64, 2)
+    atoms = {"one": [whole, others, noise(1, 64, 3)], "several": [parts, others]}
+    unit_norm = {name: torch.nn.functional.normalize(torch.cat(each), dim=1) for name, each in atoms.items()}
+    saes = [str(save_sae(tmp_path / name, each, TopK(2))) for name, each in unit_norm.items()]
+    assert main(["compare", *saes, "--json", str(tmp_path / "compare.json")]) == 0
+    page = make_page(tmp_path, [tmp_path / "compare.json"])
+    with opened(browser, page, fragment="#unit/0/0") as tab:
+        tab.wait_for_selector("#units[data-open='0/0']")
+        cards = tab.locator("#units .detail article:not(.main)")
+        assert {card.get_attribute("data-unit") for card in cards.all()} == {"1/0", "1/1"}
+        assert all(re.search("part [12] of 2", card.text_content()) for card in cards.all())
+        tab.keyboard.press("2")
+        tab.locator("#units article.main[data-unit^='1/']").wait_for()
+        assert "one unit there, 2 here" in tab.locator("#units .detail").text_content()
 
 
 def test_what_is_unfolded_on_a_card_stays_so_on_all_and_for_the_next_unit(browser, page):
