@@ -10,6 +10,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from osae.messages import list_choices
+
 _T = TypeVar("_T", bound=type)
 _D = TypeVar("_D")
 _VARIANTS: dict[str, type] = {}
@@ -91,7 +93,7 @@ def _with(value: Any, names: list[str], new: Any, path: str) -> Any:
         raise ValueError(f"no field {name!r} on the path {path!r}: {value!r} has no fields.")
     fields = [f.name for f in dataclasses.fields(value)]
     if name not in fields:
-        raise ValueError(f"no field {name!r} on the path {path!r}: there are {', '.join(fields)}.")
+        raise ValueError(f"no field {name!r} on the path {path!r}: {list_choices(name, fields)}")
     changed = _with(getattr(value, name), rest, new, path)
     _check_field(type(value), name, changed)
     return dataclasses.replace(value, **{name: changed})

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from osae.messages import shorten
+
 # multiplications: below this, the last bits of a product may depend on the number of threads, and one thread
 # takes about 1 ms
 SMALL_WORK = 100_000_000
@@ -27,21 +29,26 @@ def choose_device(device: str) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"device={device!r} cannot be used on this machine; give 'cpu' or 'auto' instead: {reason}"
+            f"device={device!r} cannot be used on this machine; give 'cpu' or 'auto' instead: "
+            f"{shorten(error)}"
         ) from error
     return device
 
 
 def choose_devices(devices: str) -> str:
     """Return the requested devices, one or several separated by commas, each as in `choose_device`."""
-    return ",".join(choose_device(device) for device in devices.split(","))
+    return ",".join(map(choose_device, split_devices(devices)))
+
+
+def split_devices(devices: str) -> list[str]:
+    """Return each of the devices, which are separated by commas."""
+    return devices.split(",")
 
 
 def spread_over(devices: str, count: int) -> list[str]:
     """Return the device of each of `count` SAEs, which take turns among the devices."""
-    listed = devices.split(",")
+    listed = split_devices(devices)
     return [listed[i % len(listed)] for i in range(count)]
 
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from osae.messages import one_line, shorten
+
 LARGEST_JSON = 2**26  # bytes; larger files are not read
 DEEPEST_JSON = 100  # nested lists and objects
 CHECKSUM = "osae_checksum"  # key of the digest of everything else in a JSON file
@@ -69,7 +71,7 @@ def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
     except UnicodeDecodeError:
         raise ValueError(f"{path} cannot be read: it is not a JSON file, but binary data.") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(" ".join(f"{path} cannot be read: {error}".split())) from error
+        raise ValueError(one_line(f"{path} cannot be read: {error}")) from error
 
 
 def seal(data: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def _storage_reason(error: Exception, folder: Path) -> str:
         return (error.strerror or str(error)) if ours else ""
     # safetensors and torch raise their own errors when the disk is full
     foreign = type(error).__name__ == "SafetensorError" or isinstance(error.__context__, OSError)
-    return " ".join(str(error.__context__ or error).split())[:300] if foreign else ""
+    return shorten(error.__context__ or error) if foreign else ""
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from osae.arrays import Array, as_tensor
 from osae.config import from_json, later, to_json, variant
 from osae.files import atomic_write, file_sha256, read_json, seal
 from osae.kernels.precision import multiply
+from osae.messages import one_line
 from osae.scaling import InputScaling, LayerNorm, measure_scale
 from osae.sparsify import (
     BatchTopK,
@@ -260,7 +261,7 @@ class SAE(nn.Module):
             tensors = read_tensors(folder / "sae.safetensors")
             return read_saved(about, tensors, file_sha256(folder / "sae.safetensors"))
         except (ValueError, RecursionError, SafetensorError, FileNotFoundError) as error:
-            raise ValueError(" ".join(f"{folder}: {error}".split())) from error
+            raise ValueError(one_line(f"{folder}: {error}")) from error
 
     def extra_repr(self) -> str:
         c = self.config

@@ -92,8 +92,10 @@ def encode(sae: SAE, x: Float[Tensor, "B d"], k: int | None, mesh: Mesh = ALONE)
             # all of the largest may be on this rank
             code = sae.encode(x, k=min(k * mesh.rows.size, len(sae.decoder)))
             return Code(keep_largest(code.values, k * len(x) * mesh.rows.size, mesh.everyone), code.units)
-        case _:
+        case ReLU() | JumpReLU() | Linear():
             return sae.encode(x, k=k)
+        case _:
+            assert_never(sae.config.sparsifier)
 
 
 def _left_by_earlier(centred: Tensor, code: Code, decoder: Tensor, mesh: Mesh) -> Float[Tensor, "B d"]:

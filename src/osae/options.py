@@ -22,8 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from osae.messages import list_choices
 from osae.stores import is_remote
-from osae.suggestions import list_choices
 
 REQUIRED: Any = ...  # the default of a required option
 LARGEST = 2**63 - 1

@@ -15,6 +15,7 @@ from typing import Any
 from osae.config import later, variant
 from osae.defaults import GROUPS
 from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms
+from osae.messages import list_choices
 from osae.model import SAEConfig
 from osae.prefix import (
     Boundaries,
@@ -30,7 +31,6 @@ from osae.prefix import (
 from osae.revival import AuxK, Revival, Split
 from osae.schedule import KWarmup, LearningRate, Resort, Sweep
 from osae.sparsify import BatchTopK, ReLU, TopK
-from osae.suggestions import list_choices
 
 
 @variant

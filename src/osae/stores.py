@@ -14,8 +14,9 @@ from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import TypeAlias
 
-from osae.files import atomic_write
-from osae.locks import lock
+from osae.files import atomic_write, is_part
+from osae.locks import LOCK, lock
+from osae.messages import shorten
 
 Place: TypeAlias = Path | str
 CACHE, CACHE_GB = "OSAE_CACHE", "OSAE_CACHE_GB"
@@ -117,7 +118,7 @@ def _one_kind_of_error(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # no network, no credentials, no bucket: every store has its own classes
-        said = " ".join(str(error).split())[:300] or type(error).__name__
+        said = shorten(error) or type(error).__name__
         if isinstance(error, ImportError):
             raise ValueError(
                 f'{url}: {said} (`pip install "osae[cloud]"` adds support for s3://).'
@@ -287,13 +288,21 @@ def open_place(place: Place) -> Workplace:
     return Mirror(place) if isinstance(place, str) and is_remote(place) else Here(Path(place))
 
 
+def check_empty(work: Workplace) -> None:
+    """Raise `ValueError` if the folder already contains files.
+
+    A lock or unfinished files left by a killed command do not count: the next writer removes them.
+    """
+    if any(not is_part(Path(name)) and name != LOCK for name in work.names()):
+        raise ValueError(f"{work.place} already contains files: give a new or empty folder.")
+
+
 @contextmanager
 def new_folder(place: Place) -> Iterator[Path]:
     """Yield a folder to write into; its files are uploaded if the block ends without an error."""
     work = open_place(place)
     if isinstance(work, Mirror):
-        if work.names():
-            raise ValueError(f"{place} already contains files: give a new or empty folder.")
+        check_empty(work)
         work.pull()
     yield work.folder
     work.push()

@@ -119,7 +119,7 @@ sys.exit(", ".join(wrong) or 0)
         (["reproduce", "toy", "--out", "x", "--k", "2"], "no option --k"),
         (["reproduce", "toy", "--out", "x", "--setting", "pythia-70m"], "no option --setting"),
         (["reproduce", "tory", "--out", "x"], "no experiment 'tory': did you mean toy?"),
-        (["reproduce", "--out", "x", "toy"], "no experiment '--out': there are toy"),
+        (["reproduce", "--out", "x", "toy"], "no experiment '--out': choose from toy"),
         (["compare", "a", "b", "--html", "."], ". is a folder: give the name of a file."),
         (["compare", "a", "b", "--json", "no/c.json"], "folder no does not exist: create it first."),
     ],

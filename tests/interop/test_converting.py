@@ -168,6 +168,14 @@ def test_full_folder_is_left_alone(tmp_path):
     assert (tmp_path / "sae.safetensors").read_text() == "mine"
 
 
+@pytest.mark.parametrize("to", ["sparsify", "osae"])
+def test_files_left_by_a_killed_command_do_not_count(to, tmp_path):
+    (tmp_path / ".sae.safetensors.999999999.part").mkdir()
+    (tmp_path / ".osae.lock").write_text("")
+    convert(random_sae("TopK", 4, 8, 2, seed=0), tmp_path, to=to)
+    assert load(tmp_path).units == 8
+
+
 def test_unknown_library_is_named(tmp_path, unchecked_shapes):
     with pytest.raises(ValueError, match="saelens, dictionary_learning, sparsify, osae"):
         convert(random_sae("TopK", 4, 8, 2, seed=0), tmp_path, to="keras")  # pyright: ignore

@@ -184,7 +184,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, shards):
         ([a, a], {"chance_draws": -1}, "chance_draws=-1"),
         ([a, wide], {}, "b has width 25 and .*a has 24"),
         ([a, tmp_path / "bare.npy"], {"on": "encoder"}, "has no encoder"),
-        ([a, tmp_path / "bare.npy"], {"data": shards}, "cannot encode activations"),
+        ([a, tmp_path / "bare.npy"], {"data": shards}, "only its matrices could be read"),
         ([wide, wide], {"data": shards}, "has width 25, but .* has width 24"),
         ([a, zero], {"dead": "drop"}, "all 30 units of an SAE are dead"),
         ([a, a], {"prefixes": [21]}, "prefix length 21: give 1 to 20"),

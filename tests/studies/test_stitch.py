@@ -49,7 +49,7 @@ def test_a_stitching_has_every_key_of_release_0_1_0_and_its_numbers(monkeypatch)
 
 def test_an_sae_that_cannot_be_run_is_refused():
     x = torch.rand(10, 4)
-    with pytest.raises(ValueError, match="cannot encode activations: it has a decoder only"):
+    with pytest.raises(ValueError, match="only its matrices could be read: it has a decoder only"):
         stitch(torch.eye(4), make_sae(torch.eye(4)), x)
     with pytest.raises(ValueError, match="has width 5, but in memory has width 4"):
         stitch(make_sae(torch.eye(4)), make_sae(torch.eye(5)), x)

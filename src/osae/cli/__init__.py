@@ -42,7 +42,7 @@ from osae.cli.commands import (
 from osae.cli.parsing import build_parser, format_epilog, parse
 from osae.cli.terminal import Terminated, report_stop, say
 from osae.launching import is_launched
-from osae.suggestions import suggest
+from osae.messages import list_choices, suggest
 
 MODULES = (
     *(reproduce, harvest, train, resume, watch, sweep, recipes, evaluate, compare, trust),
@@ -112,7 +112,7 @@ def _dispatch(group: Group, words: Sequence[str], line: str) -> int:
         case Group() as inner:
             return _dispatch(inner, rest, line)
         case None:
-            hint = suggest(name, commands) or f"there are {', '.join(commands)}."
+            hint = suggest(name, commands) or list_choices(name, commands)
             return _refuse(group.prog, f"no {group.member} {name!r}: {hint}")
         case other:
             assert_never(other)

@@ -6,9 +6,9 @@ import math
 import typing
 from typing import Any
 
+from osae.messages import list_choices
 from osae.revival import Revival
 from osae.schedule import KWarmup, LearningRate, Resort, Sweep
-from osae.suggestions import list_choices
 
 # The fields of `osae.recipes.Recipe`, which needs torch; a test compares the two. Fields inside one are
 # looked up in its types; None where those need torch, and the recipe itself checks them.

@@ -12,6 +12,7 @@ from typing import Any
 
 from osae.cli.command import Command
 from osae.cli.suggestions import suggest_flag
+from osae.messages import one_line
 from osae.options import Option, Options, list_options, parse_option
 
 COMMAND = "command"  # the key that names the command the file is for
@@ -202,7 +203,7 @@ def _where(error: Exception) -> str:
 def _reason(error: Exception) -> str:
     """Return the problem reported by PyYAML, without the text that it quotes."""
     said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is nested too deeply"
-    return " ".join(str(said).split())
+    return one_line(said)
 
 
 def _text(path: str) -> str:

@@ -57,9 +57,11 @@ def say_needs(command: str, forecast: Forecast) -> None:
 
 def announce_training(config: "RunConfig", folder: Path, device: str) -> None:
     """Print what a training run needs; memory is checked on the CPU only."""
+    from osae.devices import split_devices
+
     needs = _forecast_training(config)
     remedy = "train fewer recipes or seeds at a time, or give a smaller --batch or fewer --units."
-    if set(device.split(",")) == {"cpu"}:
+    if set(split_devices(device)) == {"cpu"}:
         announce("train", needs, remedy, folder)
     else:
         check(Forecast(0, needs.disk), remedy, folder)

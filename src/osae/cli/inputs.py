@@ -19,7 +19,7 @@ def check_present(*paths: Place | None) -> None:
 
 def _near(path: Path) -> str:
     """Return a question suggesting the file that was probably meant; empty if there is none."""
-    from osae.suggestions import suggest
+    from osae.messages import suggest
 
     hint = suggest(path.name, _names(path.parent))
     return f" {hint[0].upper()}{hint[1:]}" if hint else ""

@@ -9,9 +9,7 @@ from typing import Any
 
 from osae.cli.inputs import check_present
 from osae.cli.shared_options import ComparisonFiles, ResultFiles
-from osae.files import is_part
-from osae.locks import LOCK
-from osae.stores import Place, open_place
+from osae.stores import Place, check_empty, open_place
 
 
 def check_files(paths: Iterable[Path | None]) -> None:
@@ -49,17 +47,10 @@ def check_folder(path: Place) -> None:
 
 
 def check_new_folder(path: Place) -> None:
-    """Raise `ValueError` if this folder cannot be written to, or already contains files.
-
-    A lock or unfinished files left by a killed command do not count: the next writer removes them.
-    """
-    if not isinstance(path, Path):
-        if open_place(path).names():
-            raise ValueError(f"{path} already contains files: give a new or empty folder.")
-        return
-    check_folder(path)
-    if path.is_dir() and any(not is_part(file) and file.name != LOCK for file in path.iterdir()):
-        raise ValueError(f"{path} already contains files: give a new or empty folder.")
+    """Raise `ValueError` if this folder cannot be written to, or already contains files."""
+    if isinstance(path, Path):
+        check_folder(path)
+    check_empty(open_place(path))
 
 
 def date_now() -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from osae.suggestions import suggest
+from osae.messages import suggest
 
 RENAMED = {  # options of release 0.1.0, and what they are called now
     "--abs": "--absolute",

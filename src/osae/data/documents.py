@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from osae.data.shards import DTYPES, DType, Shards, is_shards, write_shards
+from osae.data.shards import DTYPES, Shards, is_shards, write_shards
+from osae.defaults import DType
 from osae.seeds import generator
 from osae.tensor_files import read_tensors
 

@@ -29,9 +29,9 @@ from osae.array_files import read_arrays, read_metadata
 from osae.config import to_json, variant
 from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
-from osae.data.shards import DTYPES, TENSOR, DType, Shard, Shards, shard_file, write_manifest
+from osae.data.shards import DTYPES, TENSOR, Shard, Shards, check_dtype, shard_file, write_manifest
 from osae.data.text import Text, check_readable, describe_part
-from osae.defaults import CONTEXT, SKIP
+from osae.defaults import CONTEXT, SKIP, DType
 from osae.files import atomic_write, check_regular, file_sha256, is_part
 from osae.forecast import Forecast, check, forecast_harvest, free_disk
 from osae.launching import local_rank
@@ -278,8 +278,7 @@ def harvest(
     `ranks` call this function, and each computes its own blocks; the resulting folder is the same as from a
     single process. `announce` is called with the resources that the missing rows need, before the model runs.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
+    check_dtype(dtype)
     plan = {"schema": 1, "harvest": to_json(spec), "dtype": dtype}
     work, first, finished = open_place(folder), ranks.rank == 0, None
     if first:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from osae.data.places import check_layer, check_place, split_gguf
 from osae.devices import choose_device
+from osae.messages import shorten
 
 __all__ = ["LanguageModel", "Splice", "check_place"]
 
@@ -200,7 +201,7 @@ def _load(name: str, revision: str | None, device: torch.device) -> tuple[Any, A
             model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
             model.to(device)
     except Exception as error:  # of every kind: files, formats, versions, the network, memory
-        raise ValueError(f"{name} cannot be opened as a language model: {_short(error)}") from error
+        raise ValueError(f"{name} cannot be opened as a language model: {shorten(error)}") from error
     found = getattr(model.config, "_commit_hash", None) or revision or ""
     return tokenizer, model.eval().requires_grad_(False), found
 
@@ -230,7 +231,7 @@ def _find_place(model: Any, layer: int | None, module: str | None) -> tuple[nn.M
             if module not in modules:
                 near = [name for name in modules if name.endswith(module.rsplit(".", 1)[-1])][:4]
                 there = ", ".join(near or list(modules)[1:5])
-                raise ValueError(f"no module {module!r}: there are {there}, ...")
+                raise ValueError(f"no module {module!r}: the model has {there}, ...")
             return modules[module], False
         case int(), None:
             blocks = _blocks(model)
@@ -274,7 +275,7 @@ def open_tokenizer(name: str, revision: str | None = None) -> Any:
         with _hide_bars():
             return AutoTokenizer.from_pretrained(where, **options)
     except Exception as error:  # of every kind: files, formats, versions, the network
-        raise ValueError(f"the tokenizer of {name} cannot be opened: {_short(error)}") from error
+        raise ValueError(f"the tokenizer of {name} cannot be opened: {shorten(error)}") from error
 
 
 def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
@@ -285,7 +286,3 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
         begins = isinstance(piece, str) and piece.startswith("\u2581") and not text.startswith(" ")
         texts[number] = f" {text}" if begins else text
     return texts
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from torch import Tensor
 
 from osae.arrays import Array, as_tensor
 from osae.data.row_files import ChangedError, RowFile, StoredRows, open_npy, open_safetensors, open_stored
+from osae.defaults import DType
 from osae.files import atomic_write, check_regular, file_sha256, read_json, seal
 from osae.stores import Place, Store, find_copy, free_cache, is_remote, new_folder
 from osae.tensor_files import read_tensors
@@ -42,7 +43,6 @@ SCHEMA = 1
 KIND = "activations"
 MANIFEST = "manifest.json"
 TENSOR = "activations"
-DType = Literal["float32", "float16", "bfloat16"]
 DTYPES: dict[DType, torch.dtype] = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -267,6 +267,12 @@ class Shards:
         return open_safetensors(shard.file, name)
 
 
+def check_dtype(dtype: str) -> None:
+    """Raise `ValueError` unless activations can be stored as this type."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
+
+
 def write_shards(
     folder: Place,
     blocks: Iterable[RowBlock],
@@ -285,8 +291,7 @@ def write_shards(
             write_shards(here, blocks, dtype=dtype, rows_per_shard=rows_per_shard, about=about)
         return Shards(folder)
     folder = Path(folder)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: give one of {', '.join(DTYPES)}.")
+    check_dtype(dtype)
     if rows_per_shard < 1:
         raise ValueError(f"rows_per_shard={rows_per_shard}: give at least 1.")
     if (folder / MANIFEST).exists():

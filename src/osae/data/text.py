@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from osae.config import variant
 from osae.files import file_sha256
+from osae.messages import one_line, shorten
 
 Part = Literal["all", "train", "held-out"]
 HELD_OUT = 20  # one in this many documents is held out
@@ -93,9 +94,9 @@ class HubText:
                 name, config or None, split=self.split, revision=self.revision, streaming=True
             )
         except Exception as error:  # of every kind: names, formats, the network
-            short = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"the dataset {self.dataset} cannot be read: {short}; give files with --text instead."
+                f"the dataset {self.dataset} cannot be read: {shorten(error)}; give files with --text "
+                "instead."
             ) from error
 
 
@@ -225,7 +226,7 @@ def _parquet(path: Path, field: str) -> Iterator[str | None]:
                     _field({field: text or None}, field, str(path)) for text in batch.column(0).to_pylist()
                 )
     except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses of these
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+        raise ValueError(one_line(f"{path}: {error}")) from error
 
 
 def _parse_line(line: str, where: str) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from osae.metrics.statistics import Decision, Estimate, decide
+from osae.results.base import count
 from osae.results.experiment import Claim, ExperimentResult, Tested
 from osae.results.lm import LMResult
 
@@ -94,9 +95,9 @@ def count_outcomes(tested: Sequence[Tested], noun: str) -> str:
     total = len(tested)
     counts = {word: sum(one.outcome == word for one in tested) for word in (TRUE, FALSE, UNDECIDED)}
     if counts[TRUE] == total:
-        return f"True in {'the only' if total == 1 else f'all {total}'} {noun}{'' if total == 1 else 's'}."
-    rest = ", ".join(f"{word} in {count}" for word, count in counts.items() if count and word != TRUE)
-    return f"True in {counts[TRUE]} of {total} {noun}{'' if total == 1 else 's'}, {rest}."
+        return f"True in the only {noun}." if total == 1 else f"True in all {count(total, noun)}."
+    rest = ", ".join(f"{word} in {number}" for word, number in counts.items() if number and word != TRUE)
+    return f"True in {counts[TRUE]} of {count(total, noun)}, {rest}."
 
 
 def judge_result(result: ExperimentResult) -> tuple[Claim, ...]:

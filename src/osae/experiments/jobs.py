@@ -20,7 +20,7 @@ from osae.forecast import SINGLE, Forecast, check, forecast_together
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training.loop import train
-from osae.training.member import Member
+from osae.training.member import Member, name_member
 from osae.training.run import provenance
 from osae.training.sizes import forecast_seconds, measure_training
 from osae.versions import find_commit
@@ -39,7 +39,7 @@ class Job:
     @property
     def name(self) -> str:
         """Return the name of the SAE."""
-        return f"{self.recipe.name}-seed{self.seed}"
+        return name_member(self.recipe, self.seed)
 
     def folder(self, root: Path) -> Path:
         """Return the folder of the trained SAE."""

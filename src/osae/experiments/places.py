@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, assert_never
 
 from osae.experiments.workers import run_locally
+from osae.messages import shorten
 from osae.options import Options, option
 
 T = TypeVar("T")
@@ -157,7 +158,7 @@ def _run_on_ray(
             except ray.exceptions.RayTaskError:
                 raise
             except ray.exceptions.RayError as error:  # the worker or its machine died
-                answer = _stand_in(task, " ".join(str(error).split())[:300], describe, lost)
+                answer = _stand_in(task, shorten(error), describe, lost)
             yield answer
 
 
@@ -173,7 +174,7 @@ def _join_cluster(address: str | None) -> Iterator[Any]:
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        why = " ".join(str(error).split())[:300]
+        why = shorten(error)
         raise ValueError(f"no Ray cluster at --address {address or 'local'}: {why}") from error
     try:
         yield ray
@@ -209,7 +210,7 @@ def _run_on_slurm(
             except submitit.core.utils.FailedJobError as error:
                 raise RuntimeError(f"{describe(jobs[job])} failed:\n{error}") from None
             except submitit.core.utils.UncompletedJobError as error:  # killed, or out of time
-                answer = _stand_in(jobs[job], " ".join(str(error).split())[:300], describe, lost)
+                answer = _stand_in(jobs[job], shorten(error), describe, lost)
             yield answer
     finally:
         for job in jobs:

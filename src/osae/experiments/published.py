@@ -43,6 +43,7 @@ TABLE_1 = {
         },
     ),
 }
+TABLE_1_MEASURES = tuple(TABLE_1[OSAE_PAPER].measures)
 
 # shares of units by their effect when stitched from a larger SAE into a smaller one
 STITCHING = {

@@ -16,6 +16,7 @@ from osae.config import to_json
 from osae.devices import choose_device
 from osae.experiments.places import Place, run_tasks
 from osae.files import atomic_write, read_json
+from osae.messages import one_line
 from osae.results.base import Provenance
 from osae.results.sweep import COLUMNS, Sweep, SweptRun, SweptSAE
 from osae.training import run as runs
@@ -98,7 +99,7 @@ def train_run(task: SweepTask) -> SweepTask:
 
 def _note_failure(task: SweepTask, why: str) -> SweepTask:
     task.folder.mkdir(parents=True, exist_ok=True)
-    about = {"attempts": task.failures().get("attempts", 0) + 1, "error": " ".join(why.split())[:LONGEST]}
+    about = {"attempts": task.failures().get("attempts", 0) + 1, "error": one_line(why)[:LONGEST]}
     with atomic_write(task.folder / FAILED) as path:
         path.write_text(json.dumps(about) + "\n")
     return task

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from osae.context_files import ContextFiles, read_contexts
 from osae.files import atomic_write
 from osae.interop import SAELike, load
+from osae.stores import check_empty, open_place
 
 BATCH = 128  # units in a file
 ALIGNED = 3  # coordinates of the residual stream with the largest weight in a unit's atom
@@ -43,8 +44,7 @@ def write_neuronpedia(
         sae: the SAE, to list the coordinates in which its atoms are large; omitted without it.
     """
     found, folder = read_contexts(Path(contexts)), Path(out)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} already contains files: give a new or empty folder.")
+    check_empty(open_place(folder))
     atoms = None if sae is None else _read_atoms(sae, found)
     fires = np.flatnonzero(found.arrays["fired"] > 0)
     head = {"model_id": model, "layer": layer, "sae_set": source_set}

@@ -12,8 +12,8 @@ from osae.interop.export import Origin, store
 from osae.interop.formats import DESCRIBED, TARGETS, Target, get_writer
 from osae.interop.loading import Loaded, SAELike, load
 from osae.interop.place import Place
-from osae.stores import is_remote, new_folder
-from osae.suggestions import list_choices
+from osae.messages import list_choices
+from osae.stores import check_empty, new_folder, open_place
 
 
 def convert(
@@ -29,16 +29,14 @@ def convert(
     if to not in DESCRIBED and (model, layer) != (None, None):
         raise ValueError(f"model={model!r}, layer={layer}: files for {to} have no such fields: remove both.")
     loaded = load(source)
-    if loaded.sae is None:
-        raise ValueError(f"{loaded.path}: only its matrices could be read, {loaded.notes[0]}")
-    if not is_remote(out) and Path(out).is_dir() and any(Path(out).iterdir()):
-        raise ValueError(f"{out} already contains files: give a new or empty folder.")
+    sae = loaded.require_sae()
+    check_empty(open_place(out))
     origin = describe_origin(loaded, to, model, layer)
     if to == own.NAME:
-        loaded.sae.save(out, provenance=origin.provenance)
+        sae.save(out, provenance=origin.provenance)
     else:
         with new_folder(out) as folder:
-            store(get_writer(to).export(loaded.sae, origin), folder)
+            store(get_writer(to).export(sae, origin), folder)
 
 
 def describe_origin(source: Loaded, to: Target, model: str | None, layer: int | None) -> Origin:

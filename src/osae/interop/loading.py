@@ -16,6 +16,7 @@ from osae.interop.formats import FORMATS, get_reader
 from osae.interop.found import Found, find
 from osae.interop.parts import Kind, Matrices, Parts, fold
 from osae.interop.place import Place
+from osae.messages import one_line
 from osae.model import BEFORE, SAE, choose_saved
 from osae.sparsify import Code
 from osae.stores import is_remote
@@ -58,7 +59,7 @@ class Loaded:
     def require_sae(self) -> SAE:
         """Return the SAE; raise `ValueError` if only its matrices could be read."""
         if self.sae is None:
-            raise ValueError(f"{self.path} cannot encode activations: {self.notes[0]}")
+            raise ValueError(f"{self.path}: only its matrices could be read: {self.notes[0]}")
         return self.sae
 
     @torch.no_grad()
@@ -129,7 +130,7 @@ def load(source: SAELike, *, orientation: Orientation | None = None) -> Loaded:
             local = own.only_sae_of_run(local)
         return _read(find(local), str(source), orientation)
     except ValueError as error:
-        raise ValueError(" ".join(f"{source}: {error}".split())) from error
+        raise ValueError(one_line(f"{source}: {error}")) from error
 
 
 def _bring(source: Path | str) -> Path:

@@ -30,12 +30,11 @@ def write_sae(
     `model` and `layer` override its file. `known` is recorded in its metadata in addition to its origin; only
     the last component of local paths is recorded.
     """
-    if source.sae is None:
-        raise ValueError(f"{source.path}: only its matrices could be read, {source.notes[0]}")
+    sae = source.require_sae()
     origin = describe_origin(source, saelens.NAME, model, layer)
     public = _without_folders(origin.provenance) | (known or {})
-    files = saelens.export(source.sae, replace(origin, provenance=public))
-    beside = _export_for_sparsify(source.sae, describe_origin(source, sparsify.NAME, None, None))
+    files = saelens.export(sae, replace(origin, provenance=public))
+    beside = _export_for_sparsify(sae, describe_origin(source, sparsify.NAME, None, None))
     if not beside:
         store(files, folder)
         return (saelens.NAME,)

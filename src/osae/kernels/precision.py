@@ -13,17 +13,14 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from osae.defaults import PRECISIONS
-
-Precision = Literal["fp32", "tf32", "bf16"]
-assert get_args(Precision) == PRECISIONS
+from osae.defaults import PRECISIONS, Precision
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -94,10 +94,7 @@ def prefix_consistency(
     a, b = as_decoder(a, "a"), as_decoder(b, "b")
     if lengths is None:
         lengths = default_prefixes(min(len(a), len(b)))
-    longest = max(len(a), len(b))
-    for length in lengths:
-        if not 1 <= length <= longest:
-            raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
+    check_lengths(lengths, max(len(a), len(b)))
     if full is None:
         full = match_atoms(a, b, absolute=absolute)
     return [_at_length(a, b, length, full, absolute=absolute) for length in lengths]
@@ -124,6 +121,13 @@ def measure_within_prefix(full: Matching, length: int) -> tuple[float, float]:
         return float("nan"), float("nan")
     stabilities, orders = zip(*found, strict=True)
     return sum(stabilities) / len(found), sum(orders) / len(found)
+
+
+def check_lengths(lengths: Sequence[int], longest: int) -> None:
+    """Raise `ValueError` if a prefix is empty, or longer than the longest dictionary."""
+    for length in lengths:
+        if not 1 <= length <= longest:
+            raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
 
 
 def default_prefixes(units: int) -> tuple[int, ...]:

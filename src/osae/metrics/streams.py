@@ -156,8 +156,7 @@ def match_streams(a: Stream, b: Stream, *, tolerance: float = CERTIFIED) -> Matc
     `tolerance` above the default accepts a total that is smaller by up to that share, which may be found
     sooner.
     """
-    if a.samples != b.samples:
-        raise ValueError(f"{a.samples} samples of A and {b.samples} of B: give the same samples.")
+    _check_samples(a, b)
     if a.total * b.total <= DENSE_PAIRS:
         return match(correlate(a, b))
     swapped = a.total > b.total
@@ -166,6 +165,11 @@ def match_streams(a: Stream, b: Stream, *, tolerance: float = CERTIFIED) -> Matc
     if found.gap > tolerance and a.total * b.total <= FALLBACK_PAIRS:
         return match(correlate(a, b))
     return found.swap() if swapped else found
+
+
+def _check_samples(a: Stream, b: Stream) -> None:
+    if a.samples != b.samples:
+        raise ValueError(f"{a.samples} samples of A and {b.samples} of B: give the same samples.")
 
 
 def _match_active(small: Stream, large: Stream, tolerance: float) -> Matching:
@@ -230,8 +234,7 @@ def correlate_pairs(
     a: Stream, b: Stream, left: Int[Array, "n"], right: Int[Array, "n"]
 ) -> Float[Tensor, "n"]:
     """Return the Pearson correlation of unit left[i] of A with unit right[i] of B, for every i."""
-    if a.samples != b.samples:
-        raise ValueError(f"{a.samples} samples of A and {b.samples} of B: give the same samples.")
+    _check_samples(a, b)
     chosen, others = (np.asarray(side, dtype=np.int64) for side in (left, right))
     products = np.zeros(len(chosen))
     _add_pair_products(chosen, others, *_sort_by_unit(a), *_sort_by_unit(b), products)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from osae.defaults import FOUND
+from osae.defaults import FOUND, Keep
 from osae.measures import keys_of, measure
 from osae.results.base import Activations, Provenance, Record, Result, Row, Table, known_columns, labels
 from osae.results.codec import aside, doc, flat, optional, to_json
@@ -37,7 +37,7 @@ class Pruning(Result):
     provenance: Provenance = doc("where the numbers come from")
     activations: Activations = doc("the activations that were used")
     source: SourceInfo = doc("the original SAE")
-    keep: Literal["reproducible"] = doc("what was kept")
+    keep: Keep = doc("what was kept")
     least: float = doc("units are kept if found again in more than this share of the other SAEs")
     others: int = doc("number of other SAEs")
     kept: tuple[int, ...] = doc("the unit of the original SAE at each position")

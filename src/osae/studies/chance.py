@@ -8,12 +8,12 @@ import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from math import isfinite
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
 from osae import metrics
+from osae.defaults import Chance
 from osae.metrics.assignment import needs_loops
 from osae.results.comparison import ChanceLevel
 
@@ -21,10 +21,9 @@ _UNITS = 1024  # total units drawn for a level by default, in 1 to 8 draws
 _WORKERS = 2
 
 Shape = tuple[int, int]
-Kind = Literal["fitted", "isotropic"]
-Task = tuple[Kind, Shape]
+Task = tuple[Chance, Shape]
 
-ISOTROPIC: Kind = "isotropic"
+ISOTROPIC: Chance = "isotropic"
 
 
 def _turn(shape: Shape) -> tuple[bool, int, int]:
@@ -44,14 +43,14 @@ class ChanceLevels:
         dictionaries: Sequence[Float[Tensor, "K d"]],
         shapes: Collection[Shape],
         *,
-        kind: Kind,
+        kind: Chance,
         draws: int | None,
         absolute: bool,
     ) -> None:
         self.width, self.draws, self.absolute = dictionaries[0].shape[1], draws, absolute
-        self.kind: Kind = kind
+        self.kind: Chance = kind
         self._dictionaries = [atoms[(atoms != 0).any(1)] for atoms in dictionaries]
-        kinds: tuple[Kind, ...] = ("fitted", "isotropic") if kind == "fitted" else (ISOTROPIC,)
+        kinds: tuple[Chance, ...] = ("fitted", "isotropic") if kind == "fitted" else (ISOTROPIC,)
         ordered = {(min(shape), max(shape)) for shape in shapes} if draws != 0 else set()
         tasks: list[Task] = [(one, shape) for shape in sorted(ordered, key=_turn) for one in kinds]
         self._fitting = threading.Lock()
@@ -98,7 +97,7 @@ class ChanceLevels:
             except Exception as error:
                 self._coming[kind, shape].set_exception(error)
 
-    def _draw(self, kind: Kind, small: int, large: int) -> metrics.ChanceLevel:
+    def _draw(self, kind: Chance, small: int, large: int) -> metrics.ChanceLevel:
         # at width 512 the standard error is then below 0.001 from 64 units on: more units have less spread
         draws = min(8, max(1, _UNITS // large)) if self.draws is None else self.draws
         like = self._fit() if kind == "fitted" else None

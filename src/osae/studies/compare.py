@@ -20,6 +20,7 @@ from osae.interop import Loaded, SAELike
 from osae.interop.ancestry import find_recipe
 from osae.interop.bare import Orientation
 from osae.metrics.assignment import prepare_matching
+from osae.metrics.consistency import check_lengths
 from osae.metrics.reproducibility import SAME
 from osae.progress import Progress, Steps
 from osae.results.base import Interval, labels
@@ -112,7 +113,8 @@ def _compare(
 ) -> Comparison:
     rows = [_rows_of(one, options.on) for one in loaded]
     _check_subjects(loaded, rows)
-    _check_prefixes(options.prefixes, rows)
+    if not isinstance(options.prefixes, str):
+        check_lengths(options.prefixes, max(map(len, rows)))
     seen = None if activations is None else _observe(loaded, activations, steps)
     sides = [_side(one, None if seen is None else seen.fired[i], options.dead) for i, one in enumerate(rows)]
     saes = tuple(_describe(one, sides[i], seen, i) for i, one in enumerate(loaded))
@@ -166,14 +168,6 @@ def _check_subjects(loaded: Sequence[Loaded], rows: Sequence[Tensor]) -> None:
                 f"{one.path} has width {matrix.shape[1]} and {loaded[0].path} has {rows[0].shape[1]}: "
                 "compare SAEs trained on the same activations."
             )
-
-
-def _check_prefixes(prefixes: Sequence[int] | str, rows: Sequence[Tensor]) -> None:
-    """Raise `ValueError` if a prefix is longer than every SAE."""
-    longest = max(map(len, rows))
-    for length in () if isinstance(prefixes, str) else prefixes:
-        if not 1 <= length <= longest:
-            raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
 
 
 # --- the units that are compared --------------------------------------------------------------------

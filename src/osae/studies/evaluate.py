@@ -13,6 +13,7 @@ from osae import metrics, passes
 from osae.defaults import PREDICTIONS
 from osae.devices import choose_device, single_thread
 from osae.interop import Loaded, SAELike
+from osae.metrics.consistency import check_lengths
 from osae.model import SAE
 from osae.progress import Progress, Steps
 from osae.results.base import labels
@@ -106,10 +107,7 @@ def _check_options(model: str, text: Sequence[str], tokens: int) -> None:
 
 def _choose_lengths(prefixes: Sequence[int], loaded: Sequence[Loaded], one: Loaded) -> list[int]:
     """Return the powers of two, K, and the requested lengths that do not exceed K."""
-    longest = max(each.units for each in loaded)
-    for length in prefixes:
-        if not 1 <= length <= longest:
-            raise ValueError(f"prefix length {length}: give 1 to {longest}, the number of units.")
+    check_lengths(prefixes, max(each.units for each in loaded))
     powers = {2**power for power in range(one.units.bit_length())}
     return sorted(powers | {one.units} | {length for length in prefixes if length <= one.units})
 

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from osae import passes
-from osae.defaults import FOUND, PREDICTIONS
+from osae.defaults import FOUND, PREDICTIONS, Keep
 from osae.interop import Loaded, SAELike
 from osae.model import SAE
 from osae.progress import Progress, Steps
@@ -38,7 +38,6 @@ from osae.studies.subjects import (
     subject_fields,
 )
 
-Keep = Literal["reproducible"]
 _PRUNED = "the pruned SAE"  # what evaluating it remarks has one cause: units are missing
 
 

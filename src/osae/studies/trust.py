@@ -43,6 +43,7 @@ from osae.studies.subjects import (
 )
 from osae.tensor_files import read_tensors
 from osae.training import run as runs
+from osae.training.member import name_member
 
 RUNS = 3
 MEASURED = 0.1  # share of the documents that no twin is trained on
@@ -150,7 +151,7 @@ def _train_twin(
         runs.create(folder, config)
     elif to_json(runs.read(folder)) != to_json(config):
         raise ValueError(f"{folder} has a twin of a different SAE, recipe or dataset: give a new folder.")
-    made = folder / f"{chosen.name}-seed{seed}"
+    made = folder / name_member(chosen, seed)
     if (made / "sae.json").is_file():
         clear_lock(folder)  # left by a process that was killed after everything was written
         return made

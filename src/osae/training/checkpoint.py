@@ -23,6 +23,7 @@ from torch import Tensor
 
 from osae.array_files import read_metadata
 from osae.files import atomic_write, check_regular, remove_leftovers
+from osae.messages import shorten
 from osae.ranks import ALONE, Mesh
 from osae.tensor_files import read_tensors
 from osae.training import sharded
@@ -250,7 +251,7 @@ def _restore_from(path: Path, members: Sequence[Member]) -> int:
         _give(members, about, tensors)
         return int(about["done"])
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        reason = shorten(f"{type(error).__name__}: {error}")
         raise ValueError(
             f"{path} does not fit this run ({reason}): delete it to start the run again from the beginning."
         ) from error

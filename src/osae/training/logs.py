@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from osae.files import atomic_write
+from osae.messages import list_choices
 
 Log = Callable[[dict[str, Any]], None]
 KINDS = ("tensorboard", "wandb", "trackio")
@@ -30,7 +31,7 @@ def open_logs(
 @contextmanager
 def _log(kind: str, folder: Path, config: Mapping[str, Any], project: str) -> Iterator[Log]:
     if kind not in KINDS:
-        raise ValueError(f"no logging service {kind!r}: there are {', '.join(KINDS)}.")
+        raise ValueError(f"no logging service {kind!r}: {list_choices(kind, KINDS)}")
     try:
         service = import_module("torch.utils.tensorboard" if kind == "tensorboard" else kind)
     except ImportError as error:

@@ -28,10 +28,11 @@ import torch
 
 from osae.config import from_json, later, to_json, variant
 from osae.data.source import SourceSpec, open_source
-from osae.devices import spread_over
+from osae.devices import split_devices, spread_over
 from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.kernels.precision import check_precision
 from osae.locks import LockedError, lock
+from osae.messages import one_line
 from osae.objective import Terms
 from osae.ranks import ALONE, Mesh
 from osae.recipes import Recipe
@@ -133,7 +134,7 @@ def read(folder: Path) -> RunConfig:
         if not isinstance(config, RunConfig):
             raise ValueError("it does not contain a RunConfig.")
     except ValueError as error:
-        raise ValueError(" ".join(f"{folder}/run.json cannot be read: {error}".split())) from error
+        raise ValueError(one_line(f"{folder}/run.json cannot be read: {error}")) from error
     return config
 
 
@@ -217,7 +218,7 @@ def _go(
     mesh: Mesh,
     sent: Callable[[], None],
 ) -> list[Member]:
-    source = open_source(config.source, device.split(",")[0])
+    source = open_source(config.source, split_devices(device)[0])
     first = finite_rows(source.block(0), "block 0", on_nan)
     wanted = list(itertools.product(config.recipes, config.seeds))
     members = [

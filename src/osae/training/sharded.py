@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from osae.files import atomic_write, file_sha256, read_json, seal
+from osae.messages import shorten
 from osae.ranks import Ranks
 
 SCHEMA = 1
@@ -127,11 +128,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
-    """Turn the error of torch, which is none that a program expects, into `OSError`."""
+    """Convert torch's error, which does not derive from `Exception`, to `OSError`."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
         yield
     except CheckpointException as error:
         causes = "; ".join(f"rank {rank}: {cause[0]}" for rank, cause in error.failures.items())
-        raise OSError(f"{path} cannot be written or read: {' '.join(causes.split())[:300]}") from error
+        raise OSError(f"{path} cannot be written or read: {shorten(causes)}") from error

@@ -12,7 +12,7 @@ from osae.forecast import Training
 from osae.kernels import DENSE_SHARE, batch
 from osae.recipes import FromData, FromModes, Recipe
 from osae.revival import Resample, Split
-from osae.sparsify import BatchTopK, TopK
+from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK
 from osae.speed import time_product
 from osae.training.member import REVIVAL_NUMBERS, REVIVAL_ROWS
 
@@ -65,8 +65,10 @@ def _count_entries(recipe: Recipe) -> int:
             return _warmed_up(recipe, k)
         case BatchTopK(k):  # candidates of a row are sorted and counted on the way
             return min(units, CANDIDATES * batch.ROOM * _warmed_up(recipe, k))
-        case _:
+        case ReLU() | JumpReLU() | Linear():
             return units
+        case _:
+            assert_never(sparsifier)
 
 
 def _warmed_up(recipe: Recipe, k: int) -> int:

@@ -10,13 +10,12 @@ from torch import Tensor
 from osae.arrays import IN_MEMORY
 from osae.devices import single_thread
 from osae.interop import Loaded, load
+from osae.interop.parts import has_unit_atoms
 from osae.model import SAE
 from osae.recipes import FromData, FromKMeans, FromModes, FromNoise, FromSAE, Recipe
 from osae.seeds import generator
 from osae.sparsify import starting_threshold
 from osae.training.modes import sae_from_modes
-
-UNIT = 1e-5  # an atom whose norm is this close to one is left unchanged
 
 
 @single_thread()  # the last bits of sums and eigenvectors depend on the number of threads
@@ -92,7 +91,7 @@ def take_over(recipe: Recipe, sae: SAE, scale: float) -> SAE:
         )
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in sae.state_dict().items()}
     norms = tensors["decoder"].norm(dim=-1)
-    if float((norms - 1).abs().max()) > UNIT:
+    if not has_unit_atoms(tensors["decoder"]):
         gain = torch.where(norms > 0, norms, 1.0)
         tensors["decoder"] /= gain[:, None]
         tensors["encoder"] *= gain[:, None]

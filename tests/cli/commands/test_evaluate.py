@@ -107,7 +107,7 @@ def test_the_cross_entropy_is_shown(language, capsys, tmp_path):
             ["run", "--data", "x", "--tokens", "9"],
             "--tokens has no effect: x does not name a language model.",
         ),
-        (["bare.npy", "--data", "x"], "cannot encode activations"),
+        (["bare.npy", "--data", "x"], "only its matrices could be read"),
     ],
 )
 def test_a_wrong_request_ends_with_one_line_and_code_2(here, words, message, capsys):

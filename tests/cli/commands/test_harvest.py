@@ -169,7 +169,7 @@ def test_an_unknown_module_is_refused(words, tmp_path, capsys):
     place = words.index("--layer")
     changed = [*words[:place], "--module", "model.layers.9.mlp", *words[place + 2 :]]
     assert main([*changed, str(tmp_path / "acts")]) == 2
-    assert "no module 'model.layers.9.mlp': there are model.layers.0.mlp" in capsys.readouterr().err
+    assert "no module 'model.layers.9.mlp': the model has model.layers.0.mlp" in capsys.readouterr().err
 
 
 def test_another_harvest_in_the_folder_is_refused(words, tmp_path, capsys):

@@ -40,7 +40,7 @@ def test_every_order_holds_the_same_units(here):
     [
         (["a", "--data", "x", "--out", "b"], "b already contains files: give a new or empty folder"),
         (["a", "--data", "x", "--out", "bare.npy"], "bare.npy is a file: give a new or empty folder"),
-        (["bare.npy", "--data", "x", "--out", "o"], "cannot encode activations"),
+        (["bare.npy", "--data", "x", "--out", "o"], "only its matrices could be read"),
         (["a", "--data", "x", "--out", "o", "--by", "size"], "give one of gain, energy, frequency"),
     ],
     ids=str,

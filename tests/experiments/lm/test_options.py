@@ -76,7 +76,7 @@ def test_one_training_run_at_a_time_on_a_gpu(monkeypatch):
 
 def test_settings_are_found_by_name():
     assert all(find_setting(name) is setting for name, setting in SETTINGS.items())
-    with pytest.raises(ValueError, match="no setting 'gpt-5': there are pythia-70m"):
+    with pytest.raises(ValueError, match="no setting 'gpt-5': choose from pythia-70m"):
         find_setting("gpt-5")
     with pytest.raises(ValueError, match="no text 'c4'"):
         find_setting("pythia-70m").harvest("c4")

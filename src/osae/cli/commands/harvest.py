@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from osae.cli.command import Command
 from osae.cli.forecasting import say_needs
@@ -11,6 +11,7 @@ from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_folder
 from osae.cli.shared_options import model_option, tokens_option
 from osae.cli.terminal import Progress
+from osae.defaults import DType
 from osae.launching import is_first
 from osae.options import device_option, option
 from osae.stores import Place
@@ -30,7 +31,7 @@ class HarvestOptions(LanguageOptions):
     model: str = model_option()
     tokens: int = tokens_option()
     out: Place = option("folder for the activations", metavar="DATA")
-    dtype: Literal["float16", "bfloat16", "float32"] = option("type on disk", default="float16")
+    dtype: DType = option("type on disk", default="float16")
     device: str = device_option("run the model")
 
     def __post_init__(self) -> None:

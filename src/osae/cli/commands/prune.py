@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_pruning
@@ -17,7 +16,7 @@ from osae.cli.shared_options import (
     refuse_without_model,
 )
 from osae.cli.terminal import Progress
-from osae.defaults import FOUND
+from osae.defaults import FOUND, Keep
 from osae.options import device_option, option, refuse
 from osae.stores import Place
 
@@ -29,7 +28,7 @@ class PruneOptions(ResultFiles):
     sae: str = option(SAE, positional=True, metavar="SAE")
     data: Place = option(f"order the units and measure what pruning loses on {DATA}", metavar="DATA")
     out: Place = option("new folder for the pruned SAE, in osae's format", metavar="DIR")
-    keep: Literal["reproducible"] = option("which units to keep", default="reproducible")
+    keep: Keep = option("which units to keep", default="reproducible")
     least: float = option(
         "keep units that are found again in more than this share of the other SAEs",
         default=FOUND,

@@ -15,7 +15,7 @@ from osae.cli.language import LanguageOptions, build_harvest
 from osae.cli.outputs import check_new_folder
 from osae.cli.shared_options import DATA
 from osae.defaults import BATCH as DATA_BATCH
-from osae.defaults import PRECISIONS
+from osae.defaults import PRECISIONS, Precision
 from osae.experiments.lm.settings import SETTINGS, find_setting
 from osae.experiments.methods import ACTIVATION_METHODS, STARTS, WORLD_METHODS
 from osae.experiments.options import check_distinct
@@ -128,11 +128,10 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
         "with --stop-on-plateau: number of log entries to average over", default=10, metavar="N", least=1
     )
     device: str = device_option("train and to run the language model", several=True)
-    precision: str = option(
+    precision: Precision = option(
         "precision of products with the encoder; weights and loss stay in fp32, and devices other than cuda "
         "emulate the rounding",
         default=PRECISIONS[0],
-        choices=PRECISIONS,
     )
     dictionary_ranks: int = dictionary_ranks_option()
 
@@ -407,7 +406,7 @@ def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, i
         assert options.model is not None
         tokens = options.tokens or (known.tokens if known else 0)
         spec = build_harvest(options.model, tokens, options)
-        width = _measure_width(spec, options.device.split(",")[0])
+        width = _measure_width(spec, options.device)
     from osae.data.harvest import BATCH_TOKENS
     from osae.data.source import Live, digest_text
 
@@ -415,13 +414,14 @@ def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, i
     return live, width, spec.tokens
 
 
-def _measure_width(spec: Any, device: str) -> int:
+def _measure_width(spec: Any, devices: str) -> int:
     """Return the width of the activations that the model will yield."""
     import torch
 
     from osae.data.harvest import open_model
+    from osae.devices import split_devices
 
-    return open_model(spec, device).activations(torch.zeros(1, 1).long()).shape[-1]
+    return open_model(spec, split_devices(devices)[0]).activations(torch.zeros(1, 1).long()).shape[-1]
 
 
 COMMAND = Command(

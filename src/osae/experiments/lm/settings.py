@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from osae.data.text import HubText, Text
 from osae.defaults import CONTEXT, GROUPS, LARGE_BATCH
-from osae.suggestions import list_choices
+from osae.messages import list_choices
 
 if TYPE_CHECKING:
     from osae.data.harvest import Harvest

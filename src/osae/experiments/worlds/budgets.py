@@ -17,6 +17,7 @@ from osae.experiments.worlds.options import BudgetOptions
 from osae.experiments.worlds.training import add_sorted, train_saes
 from osae.progress import Progress
 from osae.recipes import Recipe, Task, world_recipe
+from osae.results.base import count
 from osae.results.experiment import ExperimentResult, Section
 from osae.revival import Split
 
@@ -46,7 +47,7 @@ def _run_budget(epochs: int, options: BudgetOptions, progress: Progress) -> Sect
         train_saes(world, budget_recipes(task), options, progress, folder=Path(f"epochs{epochs}")), world
     )
     return Section(
-        f"{epochs} epoch{'s' * (epochs > 1)}",
+        count(epochs, "epoch"),
         measure_rows(groups, world),
         chance=measure_chance(groups, world),
         x=float(epochs),

@@ -42,11 +42,12 @@ from osae.experiments.methods import (
     VANILLA,
     WITH_SPLITTING,
 )
+from osae.experiments.published import TABLE_1_MEASURES
 from osae.experiments.worlds.orders import correlate_orders
 from osae.experiments.worlds.theory_claims import judge_theory
 from osae.measures import measure
 from osae.metrics.statistics import Estimate, difference, estimate, estimate_runs
-from osae.results.base import Interval
+from osae.results.base import Interval, count
 from osae.results.experiment import Claim, ExperimentResult, MethodRow, Section
 
 BASELINES = (TOPK, *MATRYOSHKA)
@@ -270,15 +271,14 @@ ZIPF = (
         above=0.0,
     ),
 )
-RANKED = ("stability_pairs", "stability_truth", "orderedness_truth", "mse")
 BUDGETS = tuple(
     Compared(
-        f"After {epochs} epoch{'s' * (epochs > 1)}, O-SAE has the paper's rank: it is more stable and more "
+        f"After {count(epochs, 'epoch')}, O-SAE has the paper's rank: it is more stable and more "
         f"ordered than TopK and both Matryoshka kinds, with less error ({which} with splitting).",
         Kind.AHEAD,
         names[OSAE_PAPER],
         tuple(names[name] for name in BASELINES),
-        RANKED,
+        TABLE_1_MEASURES,
         above=epochs - 0.5,
         up_to=epochs,
     )

@@ -1,6 +1,18 @@
-"""Suggestions: the known word nearest to an unknown one. Does not need torch."""
+"""Parts of messages: errors in one line, and suggestions for unknown words. Does not need torch."""
 
 from collections.abc import Iterable
+
+_LONGEST = 300  # characters of another library's message
+
+
+def one_line(message: object) -> str:
+    """Return the message in one line."""
+    return " ".join(str(message).split())
+
+
+def shorten(error: object) -> str:
+    """Return another library's error message in one line, cut off if it is long."""
+    return one_line(error)[:_LONGEST]
 
 
 def suggest(word: object, known: Iterable[str]) -> str:
@@ -12,7 +24,7 @@ def suggest(word: object, known: Iterable[str]) -> str:
     return f"did you mean {by_letters[near[0]]}?" if near else ""
 
 
-def list_choices(word: object, known: Iterable[str], lead: str = "there are") -> str:
+def list_choices(word: object, known: Iterable[str], lead: str = "choose from") -> str:
     """Return the alternatives to an unknown word: the nearest as a question, then all of them."""
     known = tuple(known)
     hint, listed = suggest(word, known), f"{lead} {', '.join(known)}."

@@ -1,11 +1,21 @@
-"""An unknown word gets the nearest known one as a question, and all of them where that helps."""
+"""Messages fit on one line, and an unknown word gets the nearest known one as a question."""
 
 import pytest
 
 from osae.cli.suggestions import RENAMED, suggest_flag
-from osae.suggestions import list_choices, suggest
+from osae.messages import list_choices, one_line, shorten, suggest
 
 KNOWN = ("topk", "osae", "osae-paper")
+
+
+def test_a_message_of_several_lines_becomes_one():
+    assert one_line(ValueError("a\n  b\tc ")) == "a b c"
+    assert one_line("x" * 1000) == "x" * 1000
+
+
+def test_a_long_message_of_another_library_is_cut_off():
+    assert shorten(OSError("a\nb")) == "a b"
+    assert len(shorten("words " * 1000)) == 300
 
 
 @pytest.mark.parametrize(
@@ -16,7 +26,7 @@ def test_the_nearest_word_is_suggested(word, hint):
 
 
 def test_all_choices_follow_the_suggestion():
-    assert list_choices("osea", KNOWN) == "did you mean osae? There are topk, osae, osae-paper."
+    assert list_choices("osea", KNOWN) == "did you mean osae? Choose from topk, osae, osae-paper."
     assert list_choices("zzz", KNOWN, "give one of") == "give one of topk, osae, osae-paper."
 
 
