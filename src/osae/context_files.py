@@ -7,10 +7,10 @@ a window, m tokens in a list.
 
     tokens, activations          (K, n, W)  ids and the unit's activations in each window; -1 outside
     strengths                    (K, n)     activation of the unit there; 0 where there is no context
-    documents, positions         (K, n)     where that token stood in the text
+    documents, positions         (K, n)     where that token occurs in the text
     fired, mass, largest         (K,)       tokens that the unit fires on, sum and maximum of its activations
     heavy, heavy_counts, heavy_mass  (K, m) the tokens that it fires on, by the sum of its activations there
-    heavy_slack                  (K,)       what may at most be missing from a sum in that list
+    heavy_slack                  (K,)       upper bound on what is missing from a sum in that list
     position_counts              (K, 8)     how often it fires in each eighth of a context
     position_totals              (8,)       tokens in each eighth
     token_ids, token_totals      (v,)       how often each of these tokens occurs

@@ -278,7 +278,7 @@ def forecast_harvest(
 ) -> Forecast:
     """Return what a harvest needs once the model is open; a number takes `item` bytes on disk.
 
-    `model` are the bytes that the model takes for the tokens that it is given at once, `seconds` its time.
+    `model` is the number of bytes that the model needs for the tokens of one batch, `seconds` its time.
     """
     inside = SINGLE * min(rows, block) * width
     return Forecast(FIXED + model + 5 * inside, rows * (item * width + 12), seconds)
@@ -321,7 +321,7 @@ def check(forecast: Forecast, remedy: str, folder: Path | None = None) -> None:
     free = free_memory()
     if free is not None and forecast.memory > free:
         raise ValueError(
-            f"this needs about {format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} are "
+            f"this needs about {format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is "
             f"free: {remedy}"
         )
     if folder is None or not forecast.disk:
@@ -330,7 +330,7 @@ def check(forecast: Forecast, remedy: str, folder: Path | None = None) -> None:
     if forecast.disk > room:
         raise ValueError(
             f"this needs about {format_bytes(forecast.disk)} on the disk of {folder}, but only "
-            f"{format_bytes(room)} are free: {remedy}"
+            f"{format_bytes(room)} is free: {remedy}"
         )
 
 

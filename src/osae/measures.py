@@ -62,6 +62,16 @@ class Measure:
         """Which direction is better, in words; empty if neither is."""
         return {"high": "higher is better", "low": "lower is better"}.get(self.better, "")
 
+    @property
+    def arrow(self) -> str:
+        """Which direction is better, as an arrow; empty if neither is."""
+        return {"high": "↑", "low": "↓"}.get(self.better, "")
+
+    @property
+    def sign(self) -> int:
+        """The factor by which larger differences are better: -1 if lower numbers are better, otherwise 1."""
+        return -1 if self.better == "low" else 1
+
     def text(self, value: float | None) -> str:
         """Return the number as text; an en dash if it is missing."""
         if value is None or not math.isfinite(value):
@@ -81,7 +91,7 @@ class Measure:
 
     def ahead(self, ours: float, theirs: float) -> float:
         """Return by how much the first number is better than the second; negative if it is worse."""
-        return theirs - ours if self.better == "low" else ours - theirs
+        return self.sign * (ours - theirs)
 
 
 def fixed(value: float, digits: int) -> str:
@@ -507,7 +517,7 @@ MEASURES: dict[str, Measure] = {
             "auc_support",
             "AUC, support",
             "AUC of support",
-            "The same of support, which grades how far the nearest units are the same.",
+            "The same for support, which grades how close the nearest units come to being the same.",
             better="high",
             of=("method",),
         ),
@@ -538,8 +548,8 @@ MEASURES: dict[str, Measure] = {
             "calibration_error",
             "Calibration error",
             "expected calibration error",
-            "Mean gap between the share of units that a run is predicted to find, from the others, and the "
-            "share that it finds; each run takes its turn.",
+            "Mean gap between the predicted and the actual share of units that a held-out run finds; each "
+            "run is held out in turn.",
             better="low",
             of=("method",),
         ),
@@ -547,14 +557,14 @@ MEASURES: dict[str, Measure] = {
             "found_next_never",
             "Least expected",
             "share of the least expected units found",
-            "Share of the units of the lowest expectation that the run which took no part finds.",
+            "Share of the least expected units that the held-out run finds.",
             of=("method",),
         ),
         Measure(
             "found_next_always",
             "Most expected",
             "share of the most expected units found",
-            "Share of the units of the highest expectation that the run which took no part finds.",
+            "Share of the most expected units that the held-out run finds.",
             of=("method",),
         ),
         Measure(
@@ -695,8 +705,8 @@ MEASURES: dict[str, Measure] = {
             "support",
             "Support",
             "support by other SAEs",
-            "Reproducibility without a yes or no: how far the nearest units of these SAEs are the same, 0.5 "
-            "at the threshold, times the correlation of activations.",
+            "A graded version of reproducibility: how close the nearest units of these SAEs come to being "
+            "the same, 0.5 at the threshold, times the correlation of activations.",
             better="high",
             of=("unit_score",),
         ),
@@ -794,7 +804,7 @@ MEASURES: dict[str, Measure] = {
             "gain",
             "Gain",
             "gain",
-            "Share of that squared norm that the unit explains in addition to the units before it in the "
+            "Share of the same norm that the unit explains in addition to the units before it in the "
             "canonical order.",
             format="significant",
             of=("unit_score",),

@@ -69,7 +69,7 @@ class SAEConfig:
             raise ValueError(f"k={k} active units of {self.units}: give 1 to {self.units}.")
         if isinstance(self.scaling, LayerNorm) and self.width < 2:
             raise ValueError(
-                "width=1 with LayerNorm: a single number has no standard deviation, give a width of at least "
+                "width=1 with LayerNorm: a single number has no standard deviation; give a width of at least "
                 "2."
             )
 

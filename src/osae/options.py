@@ -235,7 +235,7 @@ def _misfit(declared: Option, value: Any) -> str:
     if declared.allowed and value not in declared.allowed:
         return list_choices(value, declared.allowed, "give one of")
     if declared.pattern and not re.fullmatch(declared.pattern, str(value)):
-        return f"give {declared.wanted or f'a text that matches {declared.pattern}'}."
+        return f"give {declared.wanted or f'a string that matches {declared.pattern}'}."
     wrong = _out_of_range(declared, kind, value) if kind in (int, float) else ""
     return wrong and f"give {wrong}."
 

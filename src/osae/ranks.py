@@ -66,7 +66,7 @@ class Ranks:
         return found
 
     def gather_objects(self, one: Any) -> list[Any]:
-        """Return what all ranks give, of any type, in the order of ranks."""
+        """Return the objects of all ranks, of any type, in rank order."""
         found = [one] * self.size
         if self.size > 1:
             dist.all_gather_object(found, one, group=self.group)
@@ -89,7 +89,7 @@ class Ranks:
         return tensor
 
     def apart(self) -> "Ranks":
-        """Return the same ranks in a group of their own, whose exchanges do not mix with others."""
+        """Return the same ranks in a separate group, whose messages do not mix with those of other groups."""
         return Ranks(self.rank, self.size, dist.new_group(backend="gloo") if self.size > 1 else None)
 
     def wait(self) -> None:
@@ -149,7 +149,7 @@ def open_mesh(dictionary_ranks: int = 1) -> Mesh:
 def joined(patience: timedelta | None = None) -> Iterator[None]:
     """Join the processes launched with this one, if any, and leave the group at the end.
 
-    `patience` is how long one waits for another that is at work; by default, torch's own choice.
+    `patience` is how long a process waits for one that is still working; by default, torch's own timeout.
     """
     if not is_launched() or dist.is_initialized():
         yield

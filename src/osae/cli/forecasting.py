@@ -35,13 +35,13 @@ FEWER = "give fewer or smaller SAEs at a time, or use a machine with more memory
 
 
 def announce(command: str, forecast: Forecast, remedy: str, folder: Place | None = None) -> None:
-    """Say what the command needs, if it is much; raise `ValueError` with the remedy if there is less."""
+    """Say what the command needs, if it is a lot; raise `ValueError` with the remedy if it cannot fit."""
     check(forecast, remedy, None if folder is None else open_place(folder).folder)
     say_needs(command, _time(forecast))
 
 
 def _time(forecast: Forecast) -> Forecast:
-    """Return the forecast with the seconds that its work takes on this machine, besides those known."""
+    """Return the forecast with the seconds that its work takes on this machine added."""
     if not forecast.work:
         return forecast
     from osae.speed import measure_rate
@@ -50,7 +50,7 @@ def _time(forecast: Forecast) -> Forecast:
 
 
 def say_needs(command: str, forecast: Forecast) -> None:
-    """Say what the command needs, if it is much."""
+    """Say what the command needs, if it is a lot."""
     if max(forecast.memory, forecast.disk) >= NOTICED or (forecast.seconds or 0) >= NOTICED_SECONDS:
         say(f"osae {command}: {forecast}")
 

@@ -69,13 +69,20 @@ def check_study(files: ResultFiles, *inputs: Path | str | None) -> None:
     check_present(*inputs)
 
 
-def finish_study(result: Any, files: ResultFiles, line: str) -> int:
-    """Print the tables of a study, write its files and return the exit code."""
+def finish_study(
+    result: Any, line: str, *, files: ResultFiles | None = None, folder: Place | None = None
+) -> int:
+    """Print the tables of a study, write its files and its SAE, and return the exit code."""
     from osae import report
 
     result = add_command(result, line)
+    if folder is not None:
+        result.save(folder)
     report.show(result)
-    write_files(result, files)
+    if files is not None:
+        write_files(result, files)
+    if folder is not None:
+        print(folder)
     return 0
 
 

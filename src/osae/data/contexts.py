@@ -9,7 +9,7 @@ from jaxtyping import Int
 def group_contexts(contexts: Sequence[Int[np.ndarray, "_"]], most_tokens: int) -> Iterator[list[int]]:
     """Yield the indices of the contexts in each batch: contexts of similar length, the shortest first.
 
-    Padded to its longest context, a batch has at most `most_tokens` tokens; a longer context forms a batch on
+    Padded to its longest context, a batch has at most `most_tokens` tokens; a longer context forms a batch of
     its own.
     """
     group: list[int] = []

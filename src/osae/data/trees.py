@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import brentq
 
 from osae.seeds import generator
 
@@ -52,6 +51,8 @@ def grow_trees(
     if the parent does not fire often enough. All rates are scaled so that `active` atoms fire per sample on
     average. Raise `ValueError` if there is no such scale.
     """
+    from scipy.optimize import brentq
+
     parents, depths = _link(units, roots, branching, depth)
     excluding = _choose_parents(parents, exclusive, seed)
     wanted = np.arange(1, units + 1) ** -zipf

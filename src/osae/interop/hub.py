@@ -82,7 +82,7 @@ def _one_kind_of_error(library: Any) -> Iterator[None]:
         if isinstance(error, ValueError) and not (secret and secret in said):
             raise
         # from None: the original error may contain the request with its headers
-        raise ValueError(f"the hub answers: {said.replace(secret, '***') if secret else said}") from None
+        raise ValueError(f"the hub responded: {said.replace(secret, '***') if secret else said}") from None
 
 
 def _parse_address(address: str) -> tuple[str, PurePosixPath, str | None]:

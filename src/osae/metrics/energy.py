@@ -184,7 +184,7 @@ class _SummedOverlaps:
             self._dense += rows.T @ rows
 
     def prepare(self, samples: int) -> Subtract:
-        """Return the function that takes from all gains what a chosen unit has of them."""
+        """Return a function that subtracts the overlaps with a chosen unit from all gains."""
         if self._dense is not None:
             overlaps = self._dense + self._together.toarray()
             overlaps *= self._decoder @ self._decoder.T
@@ -240,7 +240,7 @@ class _SampleOverlaps:
         return overlaps.numpy()
 
     def prepare(self, samples: int) -> Subtract:
-        """Return the function that takes from all gains what a chosen unit has of them."""
+        """Return a function that subtracts the overlaps with a chosen unit from all gains."""
         weight = 2 * samples / max(self._samples, 1)
         count = len(self._decoder)
         indexed = []

@@ -113,11 +113,11 @@ def check_dictionary(dictionary: Tensor, name: str = "dictionary") -> None:
     finite, zero = largest.isfinite(), largest == 0
     if not bool(finite.all()):
         raise ValueError(
-            f"{name} has {int((~finite).sum())} rows with NaN or infinite entries, "
-            f"the first is row {int((~finite).int().argmax())}: drop or fix them first."
+            f"{name} has {int((~finite).sum())} rows with NaN or infinite entries "
+            f"(the first is row {int((~finite).int().argmax())}): drop or fix them first."
         )
     if bool(zero.any()):
         raise ValueError(
-            f"{name} has {int(zero.sum())} zero rows, the first is row {int(zero.int().argmax())}: "
+            f"{name} has {int(zero.sum())} zero rows (the first is row {int(zero.int().argmax())}): "
             f"a zero row has no direction, so drop it first, as in {name}[({name} != 0).any(1)]."
         )

@@ -27,8 +27,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import minimize
-from scipy.special import betainc, betaln
 from torch import Tensor
 
 SAME = 2 / 5**0.5  # cosine above which the shared part is more than twice as long as the difference
@@ -132,6 +130,8 @@ def expected_share(found: Int[Tensor, "n"], runs: int) -> Float[Tensor, "n"]:
     corrected by a few rounds of EM towards the counts that it does not fit. At least two runs are needed: one
     run does not show how much units differ.
     """
+    from scipy.special import betainc
+
     if runs < 2:
         raise ValueError(f"runs={runs}: give at least 2, since one run does not show how much units differ.")
     hits = np.arange(runs + 1)
@@ -148,7 +148,13 @@ def expected_share(found: Int[Tensor, "n"], runs: int) -> Float[Tensor, "n"]:
 
 
 def _fit_beta(counts: np.ndarray) -> tuple[float, float]:
-    """Return the maximum-likelihood parameters if `counts[h]` units were found h times."""
+    """Return the maximum-likelihood parameters if `counts[h]` units were found h times.
+
+    scipy is imported here, because it takes 0.4 s and two SAEs do not need it.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import betaln
+
     runs = len(counts) - 1
     hits = np.arange(runs + 1)
 

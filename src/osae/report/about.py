@@ -196,8 +196,8 @@ def _unit_plots(result: Comparison) -> list[Plot]:
         plot_dots(
             panels,
             title="Frequency against reproducibility",
-            caption="Each unit, by how often it fires and how clearly the other SAEs have it: support is "
-            "reproducibility in degrees, 1 for the same unit in all of them.",
+            caption="Each unit, by how often it fires and how strongly the other SAEs support it: support is "
+            "a graded form of reproducibility, and is 1 if all of them have exactly the same unit.",
             x_label="share of samples in which the unit fires",
             y_label="support",
             log_x=True,

@@ -27,8 +27,8 @@ class Found:
     def page(self, plots_of_run: PlotsOfRun = lambda run: ()) -> Page:
         """Return the page about everything that was found; the SAEs whose units it shows come first.
 
-        `plots_of_run` returns further figures about the training run in a folder. It may take long, so it is
-        called after everything else was read.
+        `plots_of_run` returns further figures about the training run in a folder. This may take a while, so
+        it is called after everything else has been read.
         """
         browser, contexts = self.browser(), join_contexts(self.about_contexts)
         parts = [*self.parts, *contexts]

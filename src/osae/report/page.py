@@ -241,9 +241,8 @@ def _describe_grid(grid: Grid, about: About) -> dict[str, Any]:
 
 
 def _describe_column(column: Measure) -> dict[str, str]:
-    arrow = {"high": "\u00a0↑", "low": "\u00a0↓"}.get(column.better, "")
-    hint = ", ".join(filter(None, (column.phrase, column.direction)))
-    return {"title": f"{column.title}{arrow}", "hint": hint}
+    title = "\u00a0".join(filter(None, (column.title, column.arrow)))
+    return {"title": title, "hint": ", ".join(filter(None, (column.phrase, column.direction)))}
 
 
 def _explain_cells(grids: Sequence[Grid]) -> str:

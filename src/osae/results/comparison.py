@@ -225,7 +225,7 @@ class ComparisonOptions:
         "number"
     )
     absolute: bool = doc("whether units are matched and measured by the absolute value of the cosine")
-    on: On = doc("the rows that were compared")
+    on: On = doc("the matrix whose rows were compared")
     dead: Dead = doc("how zero rows and units that never fire were treated")
     chance_draws: int | Literal["auto"] = doc(
         "pairs of random dictionaries drawn for each chance level; 0 for no chance levels"
@@ -327,7 +327,7 @@ class Comparison(Result):
         of_units = self.units.summary() if self.units else []
         if left := len(of_units[_UNIT_SENTENCES:]):
             rest = "SAE" if left == 1 else f"{left} SAEs"
-            of_units[_UNIT_SENTENCES:] = [f"The table by number of SAEs covers the other {rest}, too."]
+            of_units[_UNIT_SENTENCES:] = [f"The table by number of SAEs also covers the other {rest}."]
         by_chance = self.units.chance_sentence() if self.units else []
         return said + self._chance_sentence() + of_units + by_chance
 

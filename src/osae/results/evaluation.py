@@ -50,6 +50,10 @@ class SplicedCrossEntropy:
         "zeros cost nothing"
     )
 
+    def values(self) -> dict[str, float | None]:
+        """Return the numbers by measure."""
+        return {key: getattr(self, key) for key in keys_of("cross_entropy")}
+
 
 @dataclass(frozen=True)
 class EvaluatedSAE(SubjectInfo):
@@ -168,19 +172,22 @@ class Evaluation(Result):
     def records(self) -> list[Record]:
         found = []
         for name, sae in zip(self.names, self.saes, strict=True):
-            columns = ("sae", "length", "units", *keys_of("reconstruction"), "cross_entropy", "recovered")
-            head = dict.fromkeys(columns) | {"sae": name, "units": sae.units}
-            losses = sae.cross_entropy
-            spliced = {"cross_entropy": losses.spliced, "recovered": losses.recovered} if losses else {}
+            measured = (*keys_of("reconstruction"), *map(_csv_name, keys_of("cross_entropy")))
+            head = dict.fromkeys(("sae", "length", "units", *measured)) | {"sae": name, "units": sae.units}
+            losses = sae.cross_entropy.values() if sae.cross_entropy else {}
+            spliced = {_csv_name(key): value for key, value in losses.items()}
             found.append(head | spliced | dict(sae.measures))
             found += [head | {"length": prefix.length} | dict(prefix.measures) for prefix in sae.prefixes]
         return found
 
 
 def _values(sae: EvaluatedSAE) -> dict[str, float | None]:
-    losses = sae.cross_entropy
-    spliced = {"spliced": losses.spliced, "recovered": losses.recovered} if losses else {}
-    return {"units": sae.units, **sae.measures, **spliced}
+    return {"units": sae.units, **sae.measures, **(sae.cross_entropy.values() if sae.cross_entropy else {})}
+
+
+def _csv_name(key: str) -> str:
+    """Return the CSV column of a measure of the cross-entropy, as in release 0.1.0."""
+    return "cross_entropy" if key == "spliced" else key
 
 
 def _span(key: str, values: Sequence[float | None]) -> str:

@@ -25,7 +25,8 @@ class Remaining:
 
     def values(self) -> dict[str, float | None]:
         """Return all numbers by measure."""
-        return {"units": self.units, **self.measures, "spliced": self.spliced, "recovered": self.recovered}
+        spliced = {key: getattr(self, key) for key in keys_of("cross_entropy")}
+        return {"units": self.units, **self.measures, **spliced}
 
 
 @dataclass(frozen=True, repr=False)

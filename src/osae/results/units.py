@@ -174,11 +174,9 @@ class UnitTable(Tabulated):
             rows.append(
                 Row(sae.name, {f"{FOUND_IN}_{count}": times[count] / total for count in range(runs + 1)})
             )
-        columns = dict.fromkeys(key for row in rows for key in row.values)
-        ordered = sorted(columns, key=lambda key: int(key.rpartition("_")[2]))
-        return Table(
-            "Share of units by the number of SAEs they are found in", "SAE", tuple(ordered), tuple(rows)
-        )
+        most = max((len(sae.counted) for sae in self.saes), default=-1)
+        columns = tuple(f"{FOUND_IN}_{count}" for count in range(most + 1))
+        return Table("Share of units by the number of SAEs they are found in", "SAE", columns, tuple(rows))
 
     def _ranking(self, sae: SAEUnits, *, most: bool) -> Table:
         """Return the units that are found most or least often; ties are broken by importance.

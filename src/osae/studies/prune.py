@@ -38,7 +38,7 @@ from osae.studies.subjects import (
     subject_fields,
 )
 
-_PRUNED = "the pruned SAE"  # what evaluating it remarks has one cause: units are missing
+_PRUNED = "the pruned SAE"  # remarks on its evaluation have a single cause: units are missing
 
 
 def prune(
@@ -181,13 +181,8 @@ def _order(sae: SAE, rows: Data, progress: Progress | None) -> tuple[Int[Tensor,
 
 
 def _remaining(found: EvaluatedSAE) -> Remaining:
-    losses = found.cross_entropy
-    return Remaining(
-        units=found.units,
-        spliced=losses.spliced if losses else None,
-        recovered=losses.recovered if losses else None,
-        measures=found.measures,
-    )
+    spliced = found.cross_entropy.values() if found.cross_entropy else {}
+    return Remaining(units=found.units, measures=found.measures, **spliced)
 
 
 def _notes(before: SAE, after: SAE) -> tuple[str, ...]:

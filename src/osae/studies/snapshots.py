@@ -61,7 +61,7 @@ def measure_snapshots(folder: Path, *, progress: Progress | None = None) -> Agre
 
 
 def _find_saes(folder: Path, recipe: Recipe, seeds: Sequence[int]) -> Iterator[tuple[int, Group]]:
-    """Yield numbers of samples, and the SAEs of the recipe after as many; at least two of them."""
+    """Yield numbers of samples, each with the SAEs of the recipe after that many; at least two SAEs."""
     names = {seed: name_member(recipe, seed) for seed in seeds}
     for place in (folder, *folder.glob("snapshots/*")):
         group = {seed: place / name for seed, name in names.items() if (place / name / "sae.json").is_file()}
@@ -115,7 +115,7 @@ def _describe_left_out(seeds: int, moments: int, kept: int) -> str:
     if moments < 2:
         return ""
     if kept == 0:
-        return "seeds are not compared during training, since it would take too long for SAEs of this size."
+        return "seeds are not compared during training, since this would take too long for SAEs of this size."
     parts = [f"{SEEDS} of {count(seeds, 'seed')}"] if seeds > SEEDS else []
     parts += [f"{kept} of {count(moments, 'moment')} of training"] if kept < moments else []
     return f"To save time, only {' and '.join(parts)} are compared." if parts else ""

@@ -39,7 +39,7 @@ def exists(folder: Path) -> bool:
 
 
 class Captured(NamedTuple):
-    """The state of a run after some steps, in the host's memory; `places` if it is the part of one rank."""
+    """The state of a run after some steps, in host memory; `places` locates the part of a single rank."""
 
     tensors: dict[str, Tensor]
     about: dict[str, Any]
@@ -68,12 +68,12 @@ class Writer:
         if kind is None:
             self.wait()
         elif self._thread is not None and not issubclass(kind, KeyboardInterrupt):
-            self._thread.join()  # its error, if any, says less than the one that is being raised
+            self._thread.join()  # its own error, if any, is less informative than the one being raised
 
     def save(self, members: Sequence[Member], done: int) -> None:
         """Copy the members' state to host memory, and write it after the previous checkpoint.
 
-        Raise what went wrong with the last one. All ranks take part; the first one writes, or each its part.
+        Raise the error of the last one, if any. All ranks take part; the first one writes, or each its part.
         """
         self.wait()
         started = time.monotonic()
@@ -132,7 +132,7 @@ def capture(members: Sequence[Member], done: int) -> Captured:
 
 
 def capture_parts(members: Sequence[Member], done: int) -> Captured:
-    """Copy what this rank has of the members' state to the host's memory."""
+    """Copy this rank's part of the members' state to host memory."""
     tensors, places = {}, {}
     for member in members:
         for name, (part, spread) in member.parts().items():
@@ -188,13 +188,13 @@ def restore(folder: Path, members: Sequence[Member], tell: Callable[[str], None]
             _tell_damage(failed[0], done, tell)
             for later, damaged in sharded.list_whole(folder):
                 if later > done:
-                    shutil.rmtree(damaged, ignore_errors=True)  # or it would be kept in place of a whole one
+                    shutil.rmtree(damaged, ignore_errors=True)  # it would count as one of the last two
         return done
     raise failed[0]
 
 
 def _list_newest(folder: Path) -> list[tuple[float, Path]]:
-    """Return all checkpoints of a run with the steps done, the newest first; a damaged file comes first."""
+    """Return all checkpoints of a run with their step counts, newest first; a damaged file comes first."""
     single = [(_read_done(path), path) for path in (folder / LAST, folder / BEFORE) if path.exists()]
     return sorted([*single, *sharded.list_whole(folder)], key=lambda one: -one[0])
 
@@ -227,7 +227,7 @@ def _restore_single(folder: Path, members: Sequence[Member], tell: Callable[[str
             done = None
         if done is None:
             raise
-        os.replace(before, last)  # or the damaged one would be kept in its place
+        os.replace(before, last)  # otherwise the damaged one would be kept instead
         _tell_damage(error, done, tell)
         return done
 
@@ -258,7 +258,7 @@ def _restore_from(path: Path, members: Sequence[Member]) -> int:
 
 
 def _give(members: Sequence[Member], about: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Put the members back to what a checkpoint holds."""
+    """Restore the members from the contents of a checkpoint."""
     for member in members:
         member.scale = float(about["scales"][member.name])
         prefix = f"{member.name}/"

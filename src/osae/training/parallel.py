@@ -31,7 +31,7 @@ def take_units(sae: SAE, mine: slice) -> SAE:
     if count == config.units:
         return sae
     sparsifier = config.sparsifier
-    if isinstance(sparsifier, TopK | BatchTopK):  # of which training requests as many as it needs
+    if isinstance(sparsifier, TopK | BatchTopK):  # training asks for the k that it needs
         sparsifier = replace(sparsifier, k=min(sparsifier.k, count))
     tensors = {name: t if name == "decoder_bias" else t[mine].clone() for name, t in sae.state_dict().items()}
     return SAE.from_tensors(replace(config, units=count, sparsifier=sparsifier), tensors)

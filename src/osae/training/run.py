@@ -4,8 +4,8 @@ RUN/run.json                  what is trained, on what (never changes, unless th
 RUN/checkpoint.safetensors    how far training has come; checkpoint-before.safetensors is the one before it
 RUN/checkpoints/STEP/         the same, if units are spread over ranks: every rank writes its own part
 RUN/log.jsonl                 one line per SAE every few steps, the same however often the run is interrupted
-RUN/speed.jsonl               how fast this machine was then, and the most memory it took
-RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 is always there
+RUN/speed.jsonl               samples per second and peak memory at the same steps
+RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 always exists
 RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 """
 

@@ -1,10 +1,10 @@
-"""Checkpoints of dictionaries that are spread over ranks: each rank writes its own part, and reads any.
+"""Checkpoints of dictionaries that are spread over ranks: each rank writes its own part, and can read any.
 
 RUN/checkpoints/STEP/shard-*.safetensors   the parts, written by torch.distributed.checkpoint
-RUN/checkpoints/STEP/checkpoint.json       the steps done, the scales, and the digests of the parts
+RUN/checkpoints/STEP/checkpoint.json       the step count, the scales, and the digests of the parts
 
-`checkpoint.json` is written last, so a folder that has one is whole. torch's own format keeps its index as a
-pickle, which can run code when it is read; its safetensors format, used here, cannot.
+`checkpoint.json` is written last, so a folder that has one is complete. torch's own format stores its index
+as a pickle, which can run code when it is read; its safetensors format, used here, cannot.
 """
 
 import inspect
@@ -28,7 +28,7 @@ FOLDER, INDEX = "checkpoints", "checkpoint.json"
 
 
 def is_available() -> bool:
-    """Return whether this torch can write parts as safetensors; earlier ones cannot."""
+    """Return whether this release of torch can write parts as safetensors; older releases cannot."""
     try:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     except ImportError:
@@ -37,7 +37,7 @@ def is_available() -> bool:
 
 
 def _make_planner(places: Mapping[str, tuple[int, int]]) -> Any:
-    """Return what tells torch which rows of the whole each part is."""
+    """Return the planner that tells torch which rows of the whole tensor each part contains."""
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
     from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
@@ -72,14 +72,14 @@ def write(
 ) -> None:
     """Write the parts of all ranks, which call this together, in a group that nothing else uses meanwhile.
 
-    `places` has the first row of a part, and the number of rows of the whole.
+    `places` contains the first row of each part, and the number of rows of the whole tensor.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     path = folder / FOLDER / f"{about['done']:012d}"
     if ranks.rank == 0:
-        shutil.rmtree(path, ignore_errors=True)  # what a killed process left
+        shutil.rmtree(path, ignore_errors=True)  # left by a killed process
     ranks.wait()
     single = sorted(name for name, tensor in parts.items() if tensor.ndim == 0)
     state = {name: tensor.reshape(1) if name in single else tensor for name, tensor in parts.items()}
@@ -97,13 +97,13 @@ def write(
 
 
 def list_whole(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints in a run folder that are complete, with the steps done, the newest first."""
+    """Return the complete checkpoints in a run folder with their step counts, newest first."""
     found = [index.parent for index in (folder / FOLDER).glob(f"*/{INDEX}")]
     return sorted(((int(path.name), path) for path in found if path.name.isdigit()), reverse=True)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the whole of every tensor, and what else the checkpoint says.
+    """Return every tensor in full, and the other contents of the checkpoint.
 
     Raise `ValueError` if it is damaged.
     """
@@ -118,7 +118,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if not file.is_file() or file_sha256(file) != sha256:
             raise ValueError(f"{name} is missing or does not match its checksum")
     with _plain_errors(path), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this process is alone
+        warnings.simplefilter("ignore")  # torch warns that this process is alone
         storage = HuggingFaceStorageReader(str(path))
         known = storage.read_metadata().state_dict_metadata
         state = {name: torch.empty(one.size, dtype=one.properties.dtype) for name, one in known.items()}  # type: ignore[union-attr]

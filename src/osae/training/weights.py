@@ -60,15 +60,15 @@ class Weights:
         return [tensor.grad for tensor in tensors if tensor.grad is not None]
 
     def join(self, name: str, tensor: Tensor, ranks: Ranks) -> Tensor:
-        """Return the whole of what belongs to a parameter or constant, from the parts of all ranks."""
+        """Return the full tensor of a parameter, moment or constant, given this rank's part of it."""
         return ranks.join(tensor) if self.has_units(name, tensor) else tensor
 
     def cut(self, name: str, tensor: Tensor, mine: slice) -> Tensor:
-        """Return the rows of these units of what `join` returned."""
+        """Return the rows of these units from a tensor that `join` returned."""
         return tensor[mine] if self.has_units(name, tensor) else tensor
 
     def has_units(self, name: str, tensor: Tensor) -> bool:
-        """Return whether it has one row per unit; the number of steps of an optimizer, for one, has not."""
+        """Return whether the tensor has one row per unit; an optimizer's step count does not."""
         return tensor.ndim > 0 and name != "decoder_bias" and name not in self.constants
 
     def zero_grad(self) -> None:
@@ -79,7 +79,7 @@ class Weights:
     def pull_back(self, *, project: bool = True) -> None:
         """Pass the gradients of computed matrices on to the parameters.
 
-        `project` them unless the step does.
+        With `project`, also project them; leave this to the step if it does so itself.
         """
         grads = {name: getattr(self.sae, name).grad for name in self.computed}
         grads = {name: grad for name, grad in grads.items() if grad is not None}

@@ -30,7 +30,7 @@ class CompareOptions(ComparisonFiles):
         f"compare what the units do on {DATA}", default=None, metavar="DATA", shown="decoders alone"
     )
     prefixes: tuple[int, ...] | None = prefixes_option("prefix lengths to compare")
-    on: On = option("the rows to compare", default="decoder")
+    on: On = option("the matrix whose rows to compare", default="decoder")
     absolute: bool = option(
         "match by the absolute value of the cosine, so that opposite directions agree", default=False
     )
@@ -83,7 +83,7 @@ def run(options: CompareOptions, line: str) -> int:
             orientation=None,  # was applied when the SAEs were opened
             progress=progress,
         )
-    return finish_study(result, options, line)
+    return finish_study(result, line, files=options)
 
 
 COMMAND = Command(

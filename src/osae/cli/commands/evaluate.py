@@ -84,7 +84,7 @@ def run(options: EvaluateOptions, line: str) -> int:
             device=options.device,
             progress=progress,
         )
-    return finish_study(result, options, line)
+    return finish_study(result, line, files=options)
 
 
 COMMAND = Command(

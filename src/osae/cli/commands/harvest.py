@@ -43,7 +43,7 @@ class HarvestOptions(LanguageOptions):
 
 
 def run(options: HarvestOptions, line: str) -> int:
-    """Harvest the activations and print what was made; of several processes, the first one talks."""
+    """Harvest the activations and print a summary; of several processes, only the first prints."""
     if is_first():
         check_folder(options.out)
     spec = build_harvest(options.model, options.tokens, options)

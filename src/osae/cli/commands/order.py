@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_ordering
 from osae.cli.inputs import check_present
-from osae.cli.outputs import add_command, check_new_folder
+from osae.cli.outputs import check_new_folder, finish_study
 from osae.cli.shared_options import DATA, SAE
 from osae.cli.terminal import Progress
 from osae.options import Options, option
@@ -31,7 +31,6 @@ def run(options: OrderOptions, line: str) -> int:
     """Order the units, print how far they moved and save the SAE."""
     check_new_folder(options.out)
     check_present(options.sae, options.data)
-    from osae import report
     from osae.studies.order import order
     from osae.studies.subjects import open_subject
 
@@ -39,11 +38,7 @@ def run(options: OrderOptions, line: str) -> int:
     announce_ordering(sae, options.data, options.by, options.out)
     with Progress("osae order") as progress:
         result = order(sae, options.data, by=options.by, progress=progress)
-    result = add_command(result, line)
-    result.save(options.out)
-    report.show(result)
-    print(options.out)
-    return 0
+    return finish_study(result, line, folder=options.out)
 
 
 COMMAND = Command(

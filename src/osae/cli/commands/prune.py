@@ -5,7 +5,7 @@ from pathlib import Path
 
 from osae.cli.command import Command
 from osae.cli.forecasting import announce_pruning
-from osae.cli.outputs import add_command, check_new_folder, check_study, write_files
+from osae.cli.outputs import check_new_folder, check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
     SAE,
@@ -62,7 +62,6 @@ def run(options: PruneOptions, line: str) -> int:
     """Prune the SAE, print what is lost and save the result."""
     check_new_folder(options.out)
     check_study(options, options.sae, options.data, options.scores, *options.others)
-    from osae import report
     from osae.studies.prune import find_siblings, prune
     from osae.studies.subjects import open_subject, open_subjects
 
@@ -84,12 +83,7 @@ def run(options: PruneOptions, line: str) -> int:
             device=options.device,
             progress=progress,
         )
-    result = add_command(result, line)
-    result.save(options.out)
-    report.show(result)
-    write_files(result, options)
-    print(options.out)
-    return 0
+    return finish_study(result, line, files=options, folder=options.out)
 
 
 COMMAND = Command(

@@ -30,7 +30,7 @@ def run(options: StitchOptions, line: str) -> int:
     announce_stitching(small, large, options.data)
     with Progress("osae stitch") as progress:
         result = stitch(small, large, options.data, progress=progress)
-    return finish_study(result, options, line)
+    return finish_study(result, line, files=options)
 
 
 COMMAND = Command(

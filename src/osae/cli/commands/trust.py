@@ -1,6 +1,5 @@
 """`osae trust`: which units of an SAE other training runs also find."""
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +56,8 @@ def run(options: TrustOptions, line: str) -> int:
         say(f"osae: interrupted. Run the same command again to resume: {line}")
         return 128 + stopped.signal
     except KeyboardInterrupt as stop:
-        return report_stop(stop, f"Run the same command again to resume: {shlex.quote(line)}")
-    return finish_study(result, options, line)
+        return report_stop(stop, f"Run the same command again to resume: {line}")
+    return finish_study(result, line, files=options)
 
 
 COMMAND = Command(

@@ -78,7 +78,7 @@ def places_with(claim: Compared, result: LMResult) -> Iterator[tuple[Place, Mapp
 
 
 def within_first_group(curve: Curve, result: LMResult) -> list[int]:
-    """Return the index of the longest prefix within the first group; None if no prefix is that short.
+    """Return the index of the longest prefix within the first group; none if no prefix is that short.
 
     With only a few units, chance alone gives large correlations.
     """

@@ -158,7 +158,7 @@ CLAIMS: tuple[LMClaim, ...] = (
         MATRYOSHKA,
         measures=("orderedness",),
         thresholds=(SIMILAR,),
-        untested="no two checkpoints of the methods explain as much of the variance.",
+        untested="no two checkpoints of the methods explain a similar share of the variance.",
     ),
     Compared(
         "All methods agree as much on one text as on the other, at every prefix from {first} units on (here: "
@@ -176,7 +176,7 @@ CLAIMS: tuple[LMClaim, ...] = (
         MATRYOSHKA_FIXED,
         measures=("orderedness",),
         thresholds=(NEAR_ZERO,),
-        untested="it was not trained, or no prefix is so short.",
+        untested="it was not trained, or no prefix is that short.",
     ),
     Compared(
         "Stability of O-SAE is high for early units and falls later.",
@@ -292,7 +292,7 @@ CLAIMS: tuple[LMClaim, ...] = (
         OSAE_PAPER,
         (BATCHTOPK, MATRYOSHKA_RANDOM),
         measures=SHARES_OF_FIRING,
-        untested="what share of the units fire was not measured, or not all methods were trained.",
+        untested="the share of units that fire was not measured, or not all methods were trained.",
         lead="novel / reconstruction, of the units that fire: ",
         starts=Starts.EVERY,
     ),

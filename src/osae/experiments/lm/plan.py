@@ -131,7 +131,7 @@ def default_sizes(options: ActivationOptions) -> Sizes:
 
 
 def make_plan(options: LMOptions) -> Plan:
-    """Return the plan that the options describe, still without texts.
+    """Return the plan that the options describe, without its texts.
 
     Everything else is checked first, because harvesting activations may take hours.
     """

@@ -435,7 +435,7 @@ def _state(claim: Compared, title: str, rows: Rows, key: str) -> Iterator[Statem
 
 def _orient(key: str, found: Estimate | None) -> Estimate | None:
     """Return the difference with its sign chosen so that positive values are better."""
-    return found.reversed() if found is not None and measure(key).better == "low" else found
+    return found.reversed() if found is not None and measure(key).sign < 0 else found
 
 
 def _quote_measure(claim: Compared, tables: Sequence[tuple[str, Rows]], key: str) -> str:

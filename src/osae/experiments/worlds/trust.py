@@ -83,8 +83,8 @@ def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
         sections=tuple(sections),
         figures=(_draw(curves, options.out),),
         notes=(
-            f"Each of the {runs} runs in turn takes no part: the scores of the other {runs - 1} predict what "
-            "it finds. The calibration error is the mean over these turns, which share runs.",
+            f"Each of the {runs} runs is held out in turn: the scores of the other {runs - 1} predict what "
+            "it finds. The calibration error is the mean over held-out runs, whose predictions share runs.",
             f"A unit counts as true if its cosine with a true feature exceeds {SAME:.3f}, as for units that "
             "count as found again.",
         ),
