@@ -79,7 +79,7 @@ def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(
     assert main([str(tmp_path / "out") if word == "out" else word for word in WORDS[command]]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("osae: this needs about ")
-    assert "of memory, but only 1.05 MB are free: " in error
+    assert "of memory, but only 1.05 MB is free: " in error
     if command != "harvest":  # which keeps the contexts that it has cut, and resumes with them
         assert not (tmp_path / "out").exists()
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_on_the_disk_is_refused_with_what_would(
     assert main([*WORDS[command][:-1], str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     place = tmp_path if command == "report" else tmp_path / "out"  # a page is a file
-    assert f"on the disk of {place}, but only 1 kB are free: " in error
+    assert f"on the disk of {place}, but only 1 kB is free: " in error
 
 
 @pytest.mark.parametrize("command", [name for name in WORDS if name != "reproduce"])

@@ -111,7 +111,7 @@ def _of_optimizer(problem: Problem) -> dict[str, Callable[[], object]]:
     atoms, grads = problem.encoder.clone(), torch.zeros_like(problem.encoder)
     mean, square = torch.zeros_like(atoms), torch.zeros_like(atoms)
     one, zero = torch.ones((), device=problem.x.device), torch.zeros((), device=problem.x.device)
-    adam = gpu.Adam(1e-3, 0.9, 0.999, 1e-8)
+    adam = gpu.AdamStep(1e-3, 0.9, 0.999, 1e-8)
     return {
         "Adam on the sphere, decoder": lambda: gpu.step_atoms(atoms, grads, mean, square, one, zero, adam)
     }

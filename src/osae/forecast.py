@@ -125,7 +125,7 @@ def _count_overlaps(units: int, k: int, rows: int) -> int:
 
 
 @dataclass(frozen=True)
-class Dictionary:
+class DictionarySize:
     """The size of an SAE that a study reads, and the number of active units per row, if known."""
 
     units: int
@@ -150,7 +150,7 @@ class Dictionary:
 
 
 def forecast_comparison(
-    saes: Sequence[Dictionary],
+    saes: Sequence[DictionarySize],
     *,
     rows: int = 0,
     chance: bool = True,
@@ -174,7 +174,9 @@ def forecast_comparison(
     return Forecast(FIXED + 2 * total + seen + max(matching, drawing), work=work)
 
 
-def _count_matching(a: Dictionary, b: Dictionary, prefixes: Sequence[int] | None, *, chance: bool) -> float:
+def _count_matching(
+    a: DictionarySize, b: DictionarySize, prefixes: Sequence[int] | None, *, chance: bool
+) -> float:
     """Return the work of matching two dictionaries and their prefixes, with chance levels, and every unit."""
     least = min(a.units, b.units)
     lengths = [2**n for n in range(4, least.bit_length())] if prefixes is None else prefixes
@@ -187,13 +189,13 @@ def _count_matching(a: Dictionary, b: Dictionary, prefixes: Sequence[int] | None
     return work
 
 
-def _count_correlating(a: Dictionary, b: Dictionary, rows: int) -> float:
+def _count_correlating(a: DictionarySize, b: DictionarySize, rows: int) -> float:
     """Return the work of matching units by their activations, and once more by unrelated ones."""
     together = rows * (a.k or a.units) * (b.k or b.units)
     return 2.0 * (CORRELATED_PAIR * a.units * b.units + TOGETHER * together)
 
 
-def _match(a: Dictionary, b: Dictionary) -> int:
+def _match(a: DictionarySize, b: DictionarySize) -> int:
     """Return the bytes of matching two dictionaries: copies in both precisions, and a block of cosines."""
     pairs, rows = a.units * b.units, (a.units + b.units) * a.width
     if pairs <= 2**20:
@@ -201,13 +203,13 @@ def _match(a: Dictionary, b: Dictionary) -> int:
     return (2 * DOUBLE + SINGLE) * rows + 3 * DOUBLE * 256 * max(a.units, b.units) + 32 * 16 * a.units
 
 
-def forecast_evaluation(saes: Sequence[Dictionary], rows: int) -> Forecast:
+def forecast_evaluation(saes: Sequence[DictionarySize], rows: int) -> Forecast:
     """Return what evaluating the SAEs on that many rows takes, without a language model."""
     memory = FIXED + 2 * sum(sae.matrix for sae in saes) + sum(sae.encode() for sae in saes)
     return Forecast(memory, work=sum(sae.count_encoding(rows) for sae in saes))
 
 
-def forecast_ordering(sae: Dictionary, rows: int, *, gain: bool) -> Forecast:
+def forecast_ordering(sae: DictionarySize, rows: int, *, gain: bool) -> Forecast:
     """Return what ordering the units on that many rows takes, including the disk space of the result."""
     overlaps = _count_overlaps(sae.units, sae.k or sae.units, rows) if gain else 0
     held = 2 * sae.matrix + 2 * sae.matrix + 2 * sae.matrix  # the SAE, in double precision, and reordered
@@ -215,7 +217,7 @@ def forecast_ordering(sae: Dictionary, rows: int, *, gain: bool) -> Forecast:
     return Forecast(FIXED + held + sae.encode() + overlaps, 2 * sae.matrix, work=work)
 
 
-def _count_choosing(sae: Dictionary, rows: int) -> float:
+def _count_choosing(sae: DictionarySize, rows: int) -> float:
     """Return the work of the gain order: overlaps of units that fire together, and choosing one by one."""
     together, pairs = rows * (sae.k or sae.units) ** 2, sae.units**2
     if sae.units <= SUMMED_UNITS:  # products of all atoms are in double precision
@@ -223,7 +225,7 @@ def _count_choosing(sae: Dictionary, rows: int) -> float:
     return (STORED + sae.width) * min(together, MOST_OVERLAPS) + pairs * CHOSEN_PAIR
 
 
-def forecast_stitching(small: Dictionary, large: Dictionary, rows: int) -> Forecast:
+def forecast_stitching(small: DictionarySize, large: DictionarySize, rows: int) -> Forecast:
     """Return what stitching the units of one SAE into another takes, on that many rows."""
     held = 2 * (small.matrix + large.matrix) + 2 * large.matrix
     work = small.count_encoding(rows) + large.count_encoding(rows)
@@ -231,7 +233,7 @@ def forecast_stitching(small: Dictionary, large: Dictionary, rows: int) -> Forec
 
 
 def forecast_contexts(
-    saes: Sequence[Dictionary], rows: int, *, shard: int, kept: int, window: int
+    saes: Sequence[DictionarySize], rows: int, *, shard: int, kept: int, window: int
 ) -> Forecast:
     """Return what collecting the contexts of all units takes, without a language model.
 
@@ -245,7 +247,7 @@ def forecast_contexts(
     return Forecast(FIXED + held + 2 * table + max(written, ENTRY_BYTES * entries), written, work=work)
 
 
-def forecast_pruning(sae: Dictionary, others: Sequence[Dictionary], rows: int) -> Forecast:
+def forecast_pruning(sae: DictionarySize, others: Sequence[DictionarySize], rows: int) -> Forecast:
     """Return what pruning an SAE takes, without a language model, if its units have to be scored first."""
     steps = [forecast_ordering(sae, rows, gain=True), forecast_evaluation([sae, sae], rows)]
     if others:
@@ -254,7 +256,7 @@ def forecast_pruning(sae: Dictionary, others: Sequence[Dictionary], rows: int) -
     return Forecast(3 * sae.matrix + memory, 2 * sae.matrix, work=work)
 
 
-def forecast_trust(twin: Training, sae: Dictionary, rows: int, *, twins: int, seconds: float) -> Forecast:
+def forecast_trust(twin: Training, sae: DictionarySize, rows: int, *, twins: int, seconds: float) -> Forecast:
     """Return what training and comparing the twins of an SAE takes; the parts of the data are written."""
     trained = twin.forecast()
     compared = forecast_comparison([sae] * (twins + 1), rows=rows // (twins + 1))
@@ -284,13 +286,13 @@ def forecast_harvest(
     return Forecast(FIXED + model + 5 * inside, rows * (item * width + 12), seconds)
 
 
-def forecast_conversion(sae: Dictionary, *, formats: int = 1) -> Forecast:
+def forecast_conversion(sae: DictionarySize, *, formats: int = 1) -> Forecast:
     """Return what writing an SAE takes, in that many formats at the same time."""
     written = 2 * formats * sae.matrix
     return Forecast(FIXED + 2 * sae.matrix + written, written, work=WRITTEN * written)
 
 
-def forecast_pushing(saes: Sequence[Dictionary]) -> Forecast:
+def forecast_pushing(saes: Sequence[DictionarySize]) -> Forecast:
     """Return what a repository takes: each SAE in up to two formats, one after the other."""
     each = [forecast_conversion(sae, formats=2) for sae in saes]
     disk, work = sum(one.disk for one in each), sum(one.work for one in each)

@@ -159,7 +159,7 @@ def test_every_launch_is_on_the_device_of_its_tensors(monkeypatch):
         check_decode(problem)
         check_top(problem[0], problem[3], problem[3][:, 0], 2, problem[1])
     atoms = [problem[3].abs() for _ in range(4)]
-    gpu.step_atoms(*atoms, torch.ones(()), torch.zeros(()), gpu.Adam(0.1, 0.9, 0.99, 1e-8))
+    gpu.step_atoms(*atoms, torch.ones(()), torch.zeros(()), gpu.AdamStep(0.1, 0.9, 0.99, 1e-8))
     assert set(launched) == set(PROGRAMS)
 
 

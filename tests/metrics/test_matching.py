@@ -41,7 +41,7 @@ def test_cosine_is_free_of_length_even_of_extreme_ones():
         (
             torch.ones(3, 4),
             torch.tensor([[1.0] * 4, [0] * 4, [0] * 4]),
-            "b has 2 zero rows, the first is row 1",
+            r"b has 2 zero rows \(the first is row 1\)",
         ),
         (torch.tensor([[1.0], [float("nan")]]), torch.ones(3, 1), "a has 1 rows with NaN .* row 1"),
         (torch.tensor([[1.0], [float("inf")]]), torch.ones(3, 1), "a has 1 rows with NaN or infinite"),

@@ -247,7 +247,7 @@ def test_saes_of_unknown_recipes_are_not_taken_to_share_one():
     assert [sae.recipe for sae in result.saes] == ["osae", None, None, None, None]
     said = result.summary()
     assert said[0].startswith("Pairs of different or unknown recipes (10 pairs): stability 0.")
-    assert said[-1] == "The table by number of SAEs covers the other SAE, too."
+    assert said[-1] == "The table by number of SAEs also covers the other SAE."
     tables = {table.title: table for table in result.tables()}
     assert not any(row.summary for row in tables["Pairs"].rows)
     assert not any("mean" in table.note.lower() for table in tables.values())

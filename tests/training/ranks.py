@@ -77,7 +77,7 @@ def begin(recipe: Recipe, folder: Path, mesh: Mesh = ALONE) -> None:
 
     def stop(done: int, _: object) -> None:
         if done == HALF:
-            with checkpoint.Writer(folder, mesh=mesh) as writer:
+            with checkpoint.CheckpointWriter(folder, mesh=mesh) as writer:
                 writer.save([member], done)
             raise Enough
 

@@ -67,7 +67,7 @@ def test_what_is_written_is_the_state_of_its_step_and_no_later_one(folder, slow_
             kept.update({name: tensor.clone() for name, tensor in member.state().items()})
             writer.save([member], done)
 
-    with checkpoint.Writer(folder) as writer:
+    with checkpoint.CheckpointWriter(folder) as writer:
         train([member], MemoryRows(rows), after=[after])
         slow_disk[0].set()
     again = Member(world_recipe("osae", TASK), 0, rows)
@@ -102,7 +102,7 @@ def test_large_checkpoints_are_written_less_often(folder, monkeypatch):
     real = checkpoint.write
     monkeypatch.setattr(checkpoint, "write", lambda *args: (time.sleep(0.05), real(*args)))
     members = [Member(world_recipe("topk", TASK), 0, WORLD.draw("train").x)]
-    with checkpoint.Writer(folder) as writer:
+    with checkpoint.CheckpointWriter(folder) as writer:
         assert writer.pause == 0
         writer.save(members, 1)
         assert writer.is_busy()

@@ -8,7 +8,7 @@ import torch
 from osae.data.source import Part
 from osae.recipes import Task, recipe
 from osae.training import feeding
-from osae.training.feeding import Feed, Placed, open_helper, place
+from osae.training.feeding import Feed, PlacedBlock, open_helper, place
 from osae.training.finite import NotFinite
 from osae.training.loop import Batches, train
 from osae.training.member import Member
@@ -56,7 +56,7 @@ def beside(monkeypatch):
     def upload(rows, device):
         uploads.append(rows)
         time.sleep(0.02)
-        return Placed(rows, rows.clone(), bool(rows.isfinite().all()))
+        return PlacedBlock(rows, rows.clone(), bool(rows.isfinite().all()))
 
     monkeypatch.setattr(feeding, "runs_beside", lambda device: True)
     monkeypatch.setattr(feeding, "place", upload)

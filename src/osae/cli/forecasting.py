@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from osae.cli.terminal import say
 from osae.forecast import (
-    Dictionary,
+    DictionarySize,
     Forecast,
     check,
     forecast_comparison,
@@ -190,8 +190,8 @@ def _count_rows(data: Place) -> int:
     return Shards(data).rows
 
 
-def _measure(saes: Sequence["Loaded"]) -> list[Dictionary]:
-    return [Dictionary(sae.units, sae.decoder.shape[1], _find_k(sae.sae)) for sae in saes]
+def _measure(saes: Sequence["Loaded"]) -> list[DictionarySize]:
+    return [DictionarySize(sae.units, sae.decoder.shape[1], _find_k(sae.sae)) for sae in saes]
 
 
 def _find_k(sae: Any) -> int | None:

@@ -16,7 +16,7 @@ _FAR = 1 << 40  # beyond the last position of any document
 OUTSIDE = -1
 
 
-class Placed(NamedTuple):
+class PlacedRows(NamedTuple):
     """The slot of each row among the tokens of all contexts, and where its context starts and stops."""
 
     slots: Int[np.ndarray, "N"]
@@ -37,7 +37,7 @@ class PlacedText:
         """The number of tokens in the longest context."""
         return int(np.diff(self.contexts.starts).max())
 
-    def place(self, documents: Int[np.ndarray, "N"], positions: Int[np.ndarray, "N"]) -> Placed:
+    def place(self, documents: Int[np.ndarray, "N"], positions: Int[np.ndarray, "N"]) -> PlacedRows:
         """Return the location of each row; raise `ValueError` if a row is in no context."""
         wanted = documents.astype(np.int64) * _FAR + positions.astype(np.int64)
         found = self.order[np.maximum(np.searchsorted(self.keys, wanted, "right") - 1, 0)]
@@ -48,7 +48,7 @@ class PlacedText:
             raise ValueError(
                 f"rows are in none of the contexts in {CONTEXTS}: harvest the activations again."
             )
-        return Placed(slots, starts, stops)
+        return PlacedRows(slots, starts, stops)
 
     def windows(self, slots: Int[np.ndarray, "N W"], at: Int[np.ndarray, "N"]) -> Int[np.ndarray, "N W"]:
         """Return the tokens in windows of slots, -1 outside the context of the slot `at`."""

@@ -19,7 +19,7 @@ from osae.experiments.worlds.options import (
     PCAOptions,
     SizesOptions,
     ToyOptions,
-    TrustOptions,
+    TrustTestOptions,
     TuningOptions,
     VariantOptions,
     ZipfOptions,
@@ -101,7 +101,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "trust",
             "whether reproducibility separates true units from false ones and predicts the next run",
-            TrustOptions,
+            TrustTestOptions,
             _run_of("worlds.trust"),
         ),
         Experiment(

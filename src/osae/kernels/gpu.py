@@ -240,7 +240,7 @@ def _step_atoms(
         tl.store(squares + place, square, mask=inside)
 
 
-class Adam(NamedTuple):
+class AdamStep(NamedTuple):
     """The parameters of a step of Adam; `penalty` is its weight decay."""
 
     rate: float
@@ -251,7 +251,13 @@ class Adam(NamedTuple):
 
 
 def step_atoms(
-    atoms: Tensor, grads: Tensor, means: Tensor, squares: Tensor, steps: Tensor, spoiled: Tensor, adam: Adam
+    atoms: Tensor,
+    grads: Tensor,
+    means: Tensor,
+    squares: Tensor,
+    steps: Tensor,
+    spoiled: Tensor,
+    adam: AdamStep,
 ) -> None:
     """Take a step of Adam on the sphere, in one pass over atoms, gradients and both moments (K, d).
 

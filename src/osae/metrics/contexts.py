@@ -53,7 +53,7 @@ class Window:
         return at[:, None] + np.arange(-self.before, self.after + 1)
 
 
-class Shelf(NamedTuple):
+class KeptContexts(NamedTuple):
     """Contexts kept for each unit: their slots (-1: none), strengths, and the unit's values in the window."""
 
     slots: Int[np.ndarray, "K n"]
@@ -91,10 +91,10 @@ class ContextCollector:
         self.tokens = TokenTable(np.full(shape, _EMPTY), np.zeros(shape, np.int64), np.zeros(shape))
         self.slack = np.zeros(units, np.float64)
 
-    def _make_shelf(self, count: int) -> Shelf:
+    def _make_shelf(self, count: int) -> KeptContexts:
         shape = (self.units, count)
         windows = np.zeros((*shape, self.window.width), np.float16)
-        return Shelf(np.full(shape, _EMPTY), np.zeros(shape, np.float32), windows)
+        return KeptContexts(np.full(shape, _EMPTY), np.zeros(shape, np.float32), windows)
 
     def update(self, entries: Entries, longest: int) -> None:
         """Add the entries of whole contexts of at most `longest` tokens each."""
@@ -158,7 +158,9 @@ class ContextCollector:
         """Return the bin of each value in its unit's range; edges are fixed, and bin 0 is the top one."""
         return np.clip(_octave(self.largest)[units] - _octave(values), 0, BINS - 1)
 
-    def _merge(self, shelf: Shelf, entries: Entries, lookup: "_Lookup", rank, *, bins: bool) -> Shelf:
+    def _merge(
+        self, shelf: KeptContexts, entries: Entries, lookup: "_Lookup", rank, *, bins: bool
+    ) -> KeptContexts:
         """Return the shelf with the best of its contexts and of the new entries; with `bins`, one per bin."""
         held_units, held_places = np.nonzero(shelf.slots != _EMPTY)
         units = np.concatenate([held_units, entries.units])

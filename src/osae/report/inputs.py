@@ -15,7 +15,7 @@ PlotsOfRun = Callable[[Path], Sequence[Plot]]
 
 
 @dataclass
-class Found:
+class PageInputs:
     """What was found at the given paths; `runs` are the folders of training runs, by index in `parts`."""
 
     parts: list[Part] = field(default_factory=list)
@@ -44,9 +44,9 @@ class Found:
         return make_browser(comparison, [*beside, *self.contexts])
 
 
-def open_inputs(paths: Sequence[Path]) -> Found:
+def open_inputs(paths: Sequence[Path]) -> PageInputs:
     """Return what is at each path; raise `ValueError` if there is nothing to show."""
-    found = Found()
+    found = PageInputs()
     for path in paths:
         _add(path, found)
     if not found.parts and not found.contexts:
@@ -54,7 +54,7 @@ def open_inputs(paths: Sequence[Path]) -> Found:
     return found
 
 
-def _add(path: Path, found: Found) -> None:
+def _add(path: Path, found: PageInputs) -> None:
     if path.is_file():
         _add_result(path, found)
     elif (path / "results.json").is_file():  # an experiment
@@ -75,7 +75,7 @@ def _add(path: Path, found: Found) -> None:
         )
 
 
-def _add_result(path: Path, found: Found) -> None:
+def _add_result(path: Path, found: PageInputs) -> None:
     result = read(path)
     if isinstance(result, Contexts):
         _add_contexts(path.parent, found)
@@ -85,7 +85,7 @@ def _add_result(path: Path, found: Found) -> None:
         found.comparisons.append(result)
 
 
-def _add_contexts(folder: Path, found: Found) -> None:
+def _add_contexts(folder: Path, found: PageInputs) -> None:
     if (folder / ABOUT).is_file():
         one = read_contexts(folder)
         found.contexts.append(one)

@@ -24,7 +24,7 @@ from osae.arrays import IN_MEMORY
 from osae.context_files import ABOUT, folder_of, read_about, write_contexts
 from osae.data.harvest import Harvest, open_model
 from osae.data.lm import LanguageModel, open_tokenizer, token_texts
-from osae.data.placing import Placed, PlacedText, place_text
+from osae.data.placing import PlacedRows, PlacedText, place_text
 from osae.data.shards import Shard, Shards
 from osae.files import atomic_write
 from osae.interop import Loaded, SAELike
@@ -53,7 +53,7 @@ COLUMNS = ("tokens", "documents", "positions")
 _LENS_ROWS = 256
 
 
-class Found(NamedTuple):
+class ContextFolder(NamedTuple):
     """A folder of contexts, and its metadata."""
 
     folder: Path
@@ -74,7 +74,7 @@ def contexts(
     save_seconds: float = 60.0,
     line: str | None = None,
     progress: Progress | None = None,
-) -> list[Found]:
+) -> list[ContextFolder]:
     """Collect where each unit fires, and return the folder written for each SAE.
 
     Call it again with the same arguments to continue after an interruption; finished folders are kept.
@@ -111,7 +111,9 @@ def contexts(
         spec = harvest_of(rows, "auto" if model == "none" else model)
         language = _Language.open(spec, model, device)
         made = iter(_collect(tasks, rows, text, language, save_seconds, progress))
-    return [Found(folder, about or next(made)) for folder, about in zip(folders, finished, strict=True)]
+    return [
+        ContextFolder(folder, about or next(made)) for folder, about in zip(folders, finished, strict=True)
+    ]
 
 
 def _open(subjects: SAELike | Sequence[SAELike], data: DataLike) -> tuple[list[Loaded], Shards]:
@@ -321,7 +323,7 @@ def _count_rows(
     counts, positions = np.zeros(highest, np.int64), np.zeros(POSITIONS, np.int64)
     for shard in rows.shards:
         tokens, documents, places = (column.numpy() for column in rows.columns(shard, COLUMNS))
-        placed: Placed = text.place(documents, places)
+        placed: PlacedRows = text.place(documents, places)
         counts += np.bincount(tokens, minlength=highest)
         part = (placed.slots - placed.starts) * POSITIONS // text.longest
         positions += np.bincount(part, minlength=POSITIONS)

@@ -26,7 +26,7 @@ from osae.results.evaluation import (
     SplicedCrossEntropy,
 )
 from osae.results.subject import explain_misfit
-from osae.studies.splice import Losses, open_language, splice_losses
+from osae.studies.splice import SplicedLosses, open_language, splice_losses
 from osae.studies.subjects import (
     BATCH,
     Data,
@@ -165,7 +165,7 @@ def _measures(mse: float, explained_variance: float) -> dict[str, float | None]:
 
 
 def _remarks(
-    loaded: Sequence[Loaded], found: Sequence[EvaluatedSAE], losses: Losses | None, digest: str
+    loaded: Sequence[Loaded], found: Sequence[EvaluatedSAE], losses: SplicedLosses | None, digest: str
 ) -> list[str]:
     said = _seen_lines([_trained_on(one) == digest for one in loaded], labels([one.path for one in loaded]))
     for one, sae in zip(loaded, found, strict=True):

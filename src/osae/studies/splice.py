@@ -30,7 +30,7 @@ from osae.studies.subjects import BATCH, Data
 _LOGITS = 2**26  # logits that the model computes at once (256 MB)
 
 
-class Losses(NamedTuple):
+class SplicedLosses(NamedTuple):
     """Mean cross-entropies of the unmodified model, with zeros spliced in, and with each SAE."""
 
     clean: float
@@ -65,7 +65,7 @@ class Language:
         """Return the number of predictions that count."""
         return sum(int(batch.counted.sum()) for batch in self.batches)
 
-    def describe(self, losses: Losses) -> CrossEntropy:
+    def describe(self, losses: SplicedLosses) -> CrossEntropy:
         """Return the model and text used, and the losses without any SAE."""
         spec = self.spec
         return CrossEntropy(
@@ -183,7 +183,7 @@ def _check_fit(lm: LanguageModel, pieces: Sequence[np.ndarray], data: Data) -> N
         )
 
 
-def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> Losses:
+def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> SplicedLosses:
     """Return the mean losses over all predictions at positions where something is spliced in."""
     splices: list[Splice | None] = [None, torch.zeros_like, *map(_splice, saes)]
     totals = [0.0] * len(splices)
@@ -193,7 +193,7 @@ def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> Loss
             totals[place] += float(losses[batch.counted].double().sum())
             steps("cross-entropy")
     clean, zero, *spliced = (total / language.tokens for total in totals)
-    return Losses(clean, zero, spliced)
+    return SplicedLosses(clean, zero, spliced)
 
 
 def _splice(sae: SAE) -> Splice:

@@ -46,7 +46,7 @@ class Captured(NamedTuple):
     places: dict[str, tuple[int, int]] = {}  # noqa: RUF012 - the first row, and the number of all
 
 
-class Writer:
+class CheckpointWriter:
     """Writes checkpoints in the background, one at a time; leaving its `with` block waits for the last one.
 
     `pause` is the minimum time between two of them: training waits for copies at most a twentieth of the
@@ -61,7 +61,7 @@ class Writer:
         self._thread: Thread | None = None
         self._error: BaseException | None = None
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> "CheckpointWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:

@@ -21,7 +21,7 @@ from osae.training.finite import are_finite
 LARGEST = 2**27  # numbers in a block that is uploaded as a whole (0.5 GB); only rows in memory exceed this
 
 
-class Placed(NamedTuple):
+class PlacedBlock(NamedTuple):
     """A block on the host, and the tensor that batches are taken from.
 
     `arrived` is a device event that signals when the block has arrived; None if it already has.
@@ -33,16 +33,16 @@ class Placed(NamedTuple):
     arrived: Any = None
 
 
-def place(rows: Float[Tensor, "N d"], device: torch.device) -> Placed:
+def place(rows: Float[Tensor, "N d"], device: torch.device) -> PlacedBlock:
     """Copy a block to the device, or start copying; a block that is too large stays on the host."""
     finite = are_finite([rows])
     if device.type == "cpu" or rows.numel() > LARGEST:
-        return Placed(rows, rows, finite)
+        return PlacedBlock(rows, rows, finite)
     if device.type != "cuda":
-        return Placed(rows, rows.to(device), finite)
+        return PlacedBlock(rows, rows.to(device), finite)
     pinned = rows.pin_memory()
     there = pinned.to(device, non_blocking=True)
-    return Placed(pinned, there, finite, torch.cuda.current_stream(device).record_event())
+    return PlacedBlock(pinned, there, finite, torch.cuda.current_stream(device).record_event())
 
 
 def runs_beside(device: torch.device) -> bool:
@@ -80,10 +80,10 @@ class Feed:
     ):
         self.source, self.seed, self.device = source, seed, device
         self._helper, self._last = helper, last
-        self._coming: tuple[int, Future[Placed]] | None = None
-        self._read: tuple[Tensor, Placed] | None = None  # the last block as the source returned it
+        self._coming: tuple[int, Future[PlacedBlock]] | None = None
+        self._read: tuple[Tensor, PlacedBlock] | None = None  # the last block as the source returned it
 
-    def get(self, index: int) -> Placed:
+    def get(self, index: int) -> PlacedBlock:
         """Return the block with this number, waiting for it if necessary."""
         if self._helper is None:
             self._read = None  # freed before another block is read
@@ -102,7 +102,7 @@ class Feed:
         if self._helper is not None and self._coming is None and index <= self._last:
             self._coming = index, self._helper.submit(self._fetch, index)
 
-    def _fetch(self, index: int) -> Placed:
+    def _fetch(self, index: int) -> PlacedBlock:
         with _own_stream(self.device) if self._helper is not None else nullcontext():
             rows = self.source.block(index, self.seed)
             if self._read is None or self._read[0] is not rows:  # a single block is the same in every epoch

@@ -43,6 +43,6 @@ def step(optimizer: torch.optim.Adam, atoms: nn.Parameter, spoiled: Tensor) -> N
         state |= {name: torch.zeros_like(atoms) for name in ("exp_avg", "exp_avg_sq")}
     state["step"] += 1 - spoiled
     beta1, beta2 = group["betas"]
-    adam = gpu.Adam(group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
+    adam = gpu.AdamStep(group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
     mean, square = state["exp_avg"], state["exp_avg_sq"]
     gpu.step_atoms(atoms, grads.contiguous(), mean, square, state["step"], spoiled, adam)

@@ -230,7 +230,7 @@ def _go(
         _snapshot(folder, members, 0)
     stopped = {}
     try:
-        with _stop_requests() as stop, checkpoint.Writer(folder, sent, mesh) as writer:
+        with _stop_requests() as stop, checkpoint.CheckpointWriter(folder, sent, mesh) as writer:
             keep = _Keeper(folder, config, members, stop, logs, writer)
             keep.check_plateau(done)
             steps = members[0].recipe.steps
@@ -276,7 +276,7 @@ class _Keeper:
         members: Sequence[Member],
         stop: Callable[[], int],
         logs: Sequence[Log],
-        writer: checkpoint.Writer,
+        writer: checkpoint.CheckpointWriter,
     ):
         self.writer, self.mesh = writer, members[0].mesh
         self.folder, self.config, self.members, self.stop, self.logs = folder, config, members, stop, logs

@@ -9,7 +9,7 @@ from osae import metrics
 from osae.data.worlds import ForestWorld, SparseWorld
 from osae.experiments import EXPERIMENTS
 from osae.experiments.worlds import trust
-from osae.experiments.worlds.options import TrustOptions
+from osae.experiments.worlds.options import TrustTestOptions
 from osae.studies.compare import compare
 
 
@@ -53,7 +53,7 @@ def run(tmp_path, **options):
 
 def run_all(tmp_path, **options):
     """Return every table of the experiment for TopK after quick training."""
-    asked = TrustOptions(out=tmp_path, quick=True, methods=("topk",), jobs=1, **options)
+    asked = TrustTestOptions(out=tmp_path, quick=True, methods=("topk",), jobs=1, **options)
     result = EXPERIMENTS["trust"].run(asked, lambda *words: None)
     assert (tmp_path / result.figures[0].file).is_file()
     return result.sections
@@ -102,7 +102,7 @@ def test_activations_have_no_truth_but_a_next_run(tmp_path):
 
 @pytest.mark.parametrize("chosen", [("table",), ("trees",), ("table", "trees")])
 def test_worlds_that_are_not_asked_for_are_left_out(chosen, tmp_path):
-    options = TrustOptions(out=tmp_path, quick=True, world_kinds=chosen)
+    options = TrustTestOptions(out=tmp_path, quick=True, world_kinds=chosen)
     titles = {"table": "Table 1's world", "trees": "Trees of correlated atoms"}
     found = [setting.title.partition(",")[0] for setting in trust._worlds(options, 2)]
     assert found == [titles[name] for name in chosen]
@@ -136,8 +136,8 @@ def test_a_run_that_is_predicted_takes_no_part_in_the_prediction():
 
 def test_options_that_a_setting_would_ignore_are_refused(tmp_path):
     with pytest.raises(ValueError, match="--units applies to activations only: add --data"):
-        TrustOptions(out=tmp_path, units=64)
+        TrustTestOptions(out=tmp_path, units=64)
     with pytest.raises(ValueError, match="--world-kinds applies to synthetic worlds only"):
-        TrustOptions(out=tmp_path, data=tmp_path, world_kinds=("trees",))
+        TrustTestOptions(out=tmp_path, data=tmp_path, world_kinds=("trees",))
     with pytest.raises(ValueError, match="--world-seed applies to synthetic worlds only"):
-        TrustOptions(out=tmp_path, data=tmp_path, world_seed=1)
+        TrustTestOptions(out=tmp_path, data=tmp_path, world_seed=1)

@@ -50,7 +50,7 @@ class TextShards:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ActivationOrigin:
     """Where activations come from: a model, one of its layers, and texts by name."""
 
     model: str
@@ -79,7 +79,7 @@ def collect_activations(options: ActivationOptions, rows: int, progress: Progres
     return folders
 
 
-def choose_origin(options: ActivationOptions) -> Origin:
+def choose_origin(options: ActivationOptions) -> ActivationOrigin:
     """Return the model, the layer and the texts that the options name."""
     known = options.known()
     packaged = find_packaged_model() if options.setting is None and options.model is None else None
@@ -91,7 +91,7 @@ def choose_origin(options: ActivationOptions) -> Origin:
         texts = write_packaged_texts(options.out / "texts")
     elif texts.keys() <= known.texts.keys():  # replace some of the setting's texts
         texts = {**known.texts, **texts}
-    return Origin(options.model or packaged or known.model, layer, texts)
+    return ActivationOrigin(options.model or packaged or known.model, layer, texts)
 
 
 def _check_text(name: str, text: Text) -> None:
@@ -103,7 +103,11 @@ def _check_text(name: str, text: Text) -> None:
 
 
 def _harvest_all(
-    origin: Origin, folders: dict[str, TextShards], rows: int, options: ActivationOptions, progress: Progress
+    origin: ActivationOrigin,
+    folders: dict[str, TextShards],
+    rows: int,
+    options: ActivationOptions,
+    progress: Progress,
 ) -> None:
     """Harvest what is missing; the model is loaded once, and only if it is needed."""
     model = None

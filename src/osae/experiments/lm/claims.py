@@ -144,14 +144,14 @@ OUR_RIVALS = (TOPK_SORTED, *MATRYOSHKA, OSAE_PAPER)
 WHOLE = ", whole dictionary"
 CLAIMS: tuple[LMClaim, ...] = (
     AlwaysAbove(
-        "Orderedness of O-SAE is above both Matryoshka kinds at every prefix from {first} units on.",
+        "Orderedness of O-SAE is above both Matryoshka variants at every prefix from {first} units on.",
         OSAE_PAPER,
         MATRYOSHKA,
         "orderedness",
         by_start=True,
     ),
     Compared(
-        "At checkpoints of similar loss too, O-SAE is more ordered than both Matryoshka kinds at every "
+        "At checkpoints of similar loss too, O-SAE is more ordered than both Matryoshka variants at every "
         f"prefix from {{first}} units on (here: at most {SIMILAR} of explained variance apart).",
         finding.find_above_at_similar_loss,
         OSAE_PAPER,
@@ -187,20 +187,20 @@ CLAIMS: tuple[LMClaim, ...] = (
     ),
     Compared(
         "O-SAE is more stable than random Matryoshka on the first units, and less stable than both "
-        "Matryoshka kinds on the whole dictionary.",
+        "Matryoshka variants on the whole dictionary.",
         finding.find_crossover,
         OSAE_PAPER,
         MATRYOSHKA,
         measures=("stability",),
-        untested="O-SAE and both Matryoshka kinds were not all trained.",
+        untested="O-SAE and both Matryoshka variants were not all trained.",
     ),
     Compared(
-        "O-SAE explains slightly less of the variance than both Matryoshka kinds.",
+        "O-SAE explains slightly less of the variance than both Matryoshka variants.",
         finding.find_less,
         OSAE_PAPER,
         MATRYOSHKA,
         measures=("explained_variance",),
-        untested="O-SAE and both Matryoshka kinds were not all trained.",
+        untested="O-SAE and both Matryoshka variants were not all trained.",
     ),
     Compared(
         "Training on another text costs 0.1 to 0.2 in orderedness and stability.",
@@ -298,7 +298,7 @@ CLAIMS: tuple[LMClaim, ...] = (
     ),
     *(
         AlwaysAbove(
-            f"{measure.capitalize()} of `osae` is above TopK sorted afterwards, both Matryoshka kinds and "
+            f"{measure.capitalize()} of `osae` is above TopK sorted afterwards, both Matryoshka variants and "
             "`osae-paper`, from the same start, at every prefix from 64 units on (our own claim).",
             OSAE,
             OUR_RIVALS,

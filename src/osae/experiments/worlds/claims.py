@@ -135,7 +135,7 @@ FIFR = Correlated(
 )
 TOY = (
     Compared(
-        "O-SAE is more stable than TopK and both Matryoshka kinds (paper: 0.664 across seeds, others "
+        "O-SAE is more stable than TopK and both Matryoshka variants (paper: 0.664 across seeds, others "
         "at most 0.572; 0.814 to the truth, others at most 0.502).",
         Kind.AHEAD,
         OSAE_PAPER,
@@ -143,7 +143,7 @@ TOY = (
         ("stability_pairs", "stability_truth"),
     ),
     Compared(
-        "O-SAE is more ordered than TopK and both Matryoshka kinds (paper: 0.734 to the truth, others "
+        "O-SAE is more ordered than TopK and both Matryoshka variants (paper: 0.734 to the truth, others "
         "at most 0.119).",
         Kind.AHEAD,
         OSAE_PAPER,
@@ -189,7 +189,7 @@ SIZES = (  # the paper shows single pairs of seeds, and no numbers
         ("stability_truth",),
     ),
     Compared(
-        "`osae` is more ordered than both Matryoshka kinds, `osae-paper` and TopK sorted by gain "
+        "`osae` is more ordered than both Matryoshka variants, `osae-paper` and TopK sorted by gain "
         "(our own claim).",
         Kind.AHEAD,
         OSAE,
@@ -200,7 +200,7 @@ SIZES = (  # the paper shows single pairs of seeds, and no numbers
 ZIPF = (
     # at the settings of the appendix
     Compared(
-        "At low skew, stability to the truth is near 0.9 for O-SAE, TopK and both Matryoshka kinds "
+        "At low skew, stability to the truth is near 0.9 for O-SAE, TopK and both Matryoshka variants "
         f"(here: at least {NEAR}).",
         Kind.AT_LEAST,
         OSAE_PAPER,
@@ -274,7 +274,7 @@ ZIPF = (
 BUDGETS = tuple(
     Compared(
         f"After {count(epochs, 'epoch')}, O-SAE has the paper's rank: it is more stable and more "
-        f"ordered than TopK and both Matryoshka kinds, with less error ({which} with splitting).",
+        f"ordered than TopK and both Matryoshka variants, with less error ({which} with splitting).",
         Kind.AHEAD,
         names[OSAE_PAPER],
         tuple(names[name] for name in BASELINES),

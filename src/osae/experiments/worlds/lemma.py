@@ -39,7 +39,7 @@ from osae.experiments.worlds.theory_claims import (
     THEOREM,
     Case,
     Kind,
-    Weights,
+    TriedWeights,
 )
 from osae.experiments.worlds.truths import decorrelate_pairs, draw_truth
 from osae.metrics.statistics import runs_interval
@@ -47,7 +47,10 @@ from osae.prefix import Fixed, Geometric, Uniform, prefix_weights
 from osae.progress import Progress
 from osae.results.experiment import ExperimentResult, Figure, MethodRow, Section
 
-WEIGHTS: Mapping[Weights, Fixed] = {Weights.UNIFORM: Uniform(), Weights.GEOMETRIC: Geometric(0.8)}
+WEIGHTS: Mapping[TriedWeights, Fixed] = {
+    TriedWeights.UNIFORM: Uniform(),
+    TriedWeights.GEOMETRIC: Geometric(0.8),
+}
 ROUNDS, DRAWN_ROUNDS = 200, 10
 LEMMA_COLUMNS = (
     "code_gradient",
@@ -200,7 +203,7 @@ def _draw_paths(descents: Mapping[Case, Sequence[Descent]], out: Path) -> Figure
     """Draw both losses against the exact steps from the truth, for every kind of world with uniform p."""
     from osae.report import figures
 
-    drawn = {case.kind: each for case, each in descents.items() if case.variant is Weights.UNIFORM}
+    drawn = {case.kind: each for case, each in descents.items() if case.variant is TriedWeights.UNIFORM}
     sections = [
         Section(
             str(step),

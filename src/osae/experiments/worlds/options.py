@@ -325,7 +325,7 @@ class HardOptions(SeedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustOptions(SeedOptions):
+class TrustTestOptions(SeedOptions):
     """The options of the test of scores: worlds with short training, or activations.
 
     With --data, each run sees its own documents. Each run in turn is used to check the others' predictions.

@@ -15,7 +15,7 @@ from osae.results.experiment import Claim, ExperimentResult, MethodRow
 LEMMA = "Lemma: both losses at the truth and at minimisers of the nested loss (14 atoms)"
 THEOREM = "Theorem: the best of 120 orders of five atoms, each with its best codes"
 FIXED_CODES = "Theorem: the best of 120 orders of five atoms, with the true codes"
-IDENTIFIABILITY = "Atoms of the worlds, beside what unique codes ask for"
+IDENTIFIABILITY = "Atoms of the worlds, next to what unique codes require"
 
 EXACT = 1e-9  # as a share of the data's energy
 
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     SIGNED = "orthonormal, uncorrelated"
 
 
-class Weights(StrEnum):
+class TriedWeights(StrEnum):
     """The prefix weights that the lemma is tried with."""
 
     UNIFORM = "uniform p"
@@ -57,7 +57,7 @@ class Case:
     """A row of a table: a kind of world, and how it is varied."""
 
     kind: Kind | Atoms
-    variant: Weights | Strengths
+    variant: TriedWeights | Strengths
 
     def __str__(self) -> str:
         return f"{self.kind}, {self.variant}"
@@ -149,7 +149,7 @@ def judge_gain(rows: Sequence[MethodRow]) -> Claim:
 
 def _of_kinds(rows: Sequence[MethodRow], *kinds: Kind) -> list[MethodRow]:
     """Return the rows of these kinds of worlds, for every p."""
-    return _select(rows, (Case(kind, weights) for kind, weights in product(kinds, Weights)))
+    return _select(rows, (Case(kind, weights) for kind, weights in product(kinds, TriedWeights)))
 
 
 def _select(rows: Sequence[MethodRow], cases: Iterable[Case]) -> list[MethodRow]:

@@ -20,7 +20,7 @@ from osae.data.source import OnDisk, SourceSpec
 from osae.data.worlds import ForestWorld, SparseWorld
 from osae.experiments.jobs import Job, train_all
 from osae.experiments.worlds.figures import make_folder
-from osae.experiments.worlds.options import TrustOptions
+from osae.experiments.worlds.options import TrustTestOptions
 from osae.experiments.worlds.trials import tuned_recipe
 from osae.metrics.reproducibility import SAME, Calibration
 from osae.model import SAE
@@ -45,7 +45,7 @@ BATCH = 500  # on worlds
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class TrustSetting:
     """Data to train on: a source for each run, rows to measure on, and the true features if known."""
 
     title: str
@@ -57,14 +57,14 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Found:
+class MethodScores:
     """The results of one method: its row, and its calibration."""
 
     row: MethodRow
     calibration: Calibration
 
 
-def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
+def run(options: TrustTestOptions, progress: Progress) -> ExperimentResult:
     """Return a section for each setting: worlds with short training, or activations if they are given."""
     runs = len(options.seed_list)
     settings = list(_activations(options, runs) if options.data else _worlds(options, runs))
@@ -91,7 +91,7 @@ def run(options: TrustOptions, progress: Progress) -> ExperimentResult:
     )
 
 
-def _columns(setting: Setting) -> tuple[str, ...]:
+def _columns(setting: TrustSetting) -> tuple[str, ...]:
     of_truth = (
         ("true_units", "auc", "auc_support", "auc_nearest", "auc_matched")
         if setting.features is not None
@@ -124,18 +124,18 @@ def _name_bin(expected: float) -> str:
 # --- settings ---------------------------------------------------------------------------------------
 
 
-def _worlds(options: TrustOptions, runs: int) -> Iterator[Setting]:
+def _worlds(options: TrustTestOptions, runs: int) -> Iterator[TrustSetting]:
     if "table" in options.world_kinds:
         yield from _tables(options, runs)
     if "trees" in options.world_kinds:
         yield from _forests(options, runs)
 
 
-def _tables(options: TrustOptions, runs: int) -> Iterator[Setting]:
+def _tables(options: TrustTestOptions, runs: int) -> Iterator[TrustSetting]:
     table = replace(TABLE, seed=options.world_seed or 0)
     for samples in QUICK_SHORT if options.quick else SHORT:
         task = Task(table.width, table.units, table.active, samples * table.units, batch=BATCH)
-        yield Setting(
+        yield TrustSetting(
             f"Table 1's world, {samples:,} samples per unit",
             f"gaussian-{samples}",
             tuple(tuned_recipe(name, task) for name in options.methods),
@@ -145,11 +145,11 @@ def _tables(options: TrustOptions, runs: int) -> Iterator[Setting]:
         )
 
 
-def _forests(options: TrustOptions, runs: int) -> Iterator[Setting]:
+def _forests(options: TrustTestOptions, runs: int) -> Iterator[TrustSetting]:
     forest = replace(FOREST, seed=options.world_seed or 0)
     for samples in FOREST_SHORT[:1] if options.quick else FOREST_SHORT:
         task = Task(forest.width, forest.units, round(forest.active), samples * forest.units, batch=BATCH)
-        yield Setting(
+        yield TrustSetting(
             f"Trees of correlated atoms, {samples:,} samples per unit",
             f"forest-{samples}",
             tuple(world_recipe(name, task) for name in options.methods),
@@ -176,7 +176,7 @@ def list_features(world: ForestWorld) -> Float[Tensor, "F d"]:
     return torch.cat(found)
 
 
-def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
+def _activations(options: TrustTestOptions, runs: int) -> Iterator[TrustSetting]:
     """Yield the activations, in parts of documents that only one run sees."""
     assert options.data is not None
     whole = Shards(options.data)
@@ -184,7 +184,7 @@ def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
     samples = options.tokens or min(part.rows for part in parts)
     batch = min(defaults.BATCH, samples)
     task = Task(whole.width, options.units or UNITS, options.k or K, samples, batch=batch)
-    yield Setting(
+    yield TrustSetting(
         f"{options.data.name}, {samples:,} samples",
         options.data.name,
         tuple(recipe(name, task) for name in options.methods),
@@ -197,7 +197,9 @@ def _activations(options: TrustOptions, runs: int) -> Iterator[Setting]:
 # --- scores -----------------------------------------------------------------------------------------
 
 
-def _score(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Progress) -> Found:
+def _score(
+    setting: TrustSetting, chosen: Recipe, options: TrustTestOptions, progress: Progress
+) -> MethodScores:
     """Train the runs of a recipe and return its row and calibration."""
     saes = _train(setting, chosen, options, progress)
     result = compare(saes, data=setting.rows, prefixes=[], chance_draws=0)
@@ -213,10 +215,10 @@ def _score(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Pr
     measures |= _predict_fourth(result.units)
     if setting.features is not None:
         measures |= _against_truth(result.units, saes, setting.features)
-    return Found(MethodRow(chosen.name, recipe=to_json(chosen), measures=measures), calibration)
+    return MethodScores(MethodRow(chosen.name, recipe=to_json(chosen), measures=measures), calibration)
 
 
-def _train(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Progress) -> list[SAE]:
+def _train(setting: TrustSetting, chosen: Recipe, options: TrustTestOptions, progress: Progress) -> list[SAE]:
     jobs = [Job(chosen, seed, setting.sources[seed]) for seed in options.seed_list]
     saes: dict[int, SAE] = {}
     for count, done in enumerate(train_all(jobs, _folder(options, setting), place=options.place), start=1):
@@ -225,7 +227,7 @@ def _train(setting: Setting, chosen: Recipe, options: TrustOptions, progress: Pr
     return [saes[seed] for seed in options.seed_list]
 
 
-def _folder(options: TrustOptions, setting: Setting) -> Path:
+def _folder(options: TrustTestOptions, setting: TrustSetting) -> Path:
     return options.out / setting.folder / "saes"
 
 
