@@ -48,6 +48,15 @@ def test_every_image_that_is_kept_is_shown_on_a_page_and_small():
     assert all(path.stat().st_size <= 150_000 for path in kept)
 
 
+def test_files_are_included_in_pages_with_the_marker_that_the_site_understands():
+    """A formatter of the code in pages once put spaces into a marker, which was then shown as it is."""
+    lines = [line for page in DOCS.rglob("*.md") for line in page.read_text(encoding="utf-8").splitlines()]
+    markers = [line for line in lines if re.search(r"--8\s*<\s*--", line)]
+    assert len(markers) >= 3
+    included = [re.fullmatch(r'--8<-- "([^"]+)"', line) for line in markers]
+    assert all(found and (ROOT / found[1]).is_file() for found in included), markers
+
+
 def anchors(page):
     """The anchors of a page's headings, as GitHub and mkdocs make them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,6 +1,5 @@
 "use strict";
-// What the page does besides showing itself: unpack its data, sort tables, draw figures. Text is only ever
-// inserted as text.
+// The behaviour of the page: unpack its data, sort tables, draw figures. Text is only ever inserted as text.
 
 const osae = (() => {
   const asked = new Map();  // pieces of data by name, each a promise
@@ -377,7 +376,7 @@ const osae = (() => {
     drawn.forEach((state, figure) => state.plot && arrange(figure, state));
     showAll();
   });
-  // on paper: every figure and table, as wide as the paper, in dark ink; data are unpacked before, as printing does not wait
+  // on paper: every figure and table, as wide as the paper, in dark ink; data are unpacked in advance, as printing does not wait
   if (figures.length) requestIdleCallback(() => { startPlotly(); figures.forEach(figure => piece(figure.dataset.plot)); }, {timeout: 5000});
   const folded = [...document.querySelectorAll("details.more")];
   // what was drawn while it was folded has no width yet

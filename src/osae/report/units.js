@@ -168,7 +168,7 @@
     return line;
   }
 
-  // what one opens on a card is open on all, also of the next unit
+  // a section that is opened on one card is open on all of them, and stays open for the next unit
   function fold(key, title, ...children) {
     const made = element("details", {"data-section": key}, element("summary", {}, title), ...children);
     made.open = SECTIONS.has(key);

@@ -64,7 +64,7 @@ def test_bytes_of_the_encoder_gradient_are_those_that_its_kernel_moves(traffic):
 
 def test_bytes_of_the_step_on_the_sphere_are_those_that_its_kernel_moves(traffic):
     rows = [torch.ones(SMALL.units, SMALL.width) for _ in range(4)]
-    gpu.step_atoms(*rows, torch.ones(()), torch.zeros(()), gpu.Adam(0.1, 0.9, 0.99, 1e-8))
+    gpu.step_atoms(*rows, torch.ones(()), torch.zeros(()), gpu.AdamStep(0.1, 0.9, 0.99, 1e-8))
     assert sum(traffic) == roofline.step_atoms(SMALL).moved
 
 
