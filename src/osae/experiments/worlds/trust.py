@@ -101,7 +101,7 @@ def _columns(setting: TrustSetting) -> tuple[str, ...]:
     return (*of_truth, *found, "calibration_error_three", "calibration_error_worst", "found_fourth")
 
 
-def _tabulate(found: Found) -> Section:
+def _tabulate(found: MethodScores) -> Section:
     """Return the calibration curve as a table."""
     bins = zip(*found.calibration, strict=True)
     rows = (
