@@ -27,10 +27,10 @@ class CompareOptions(ComparisonFiles):
 
     saes: tuple[str, ...] = option(SAE_OR_RUN, positional=True, metavar="SAE", entries="words")
     data: Place | None = option(
-        f"compare what the units do on {DATA}", default=None, metavar="DATA", shown="decoders alone"
+        f"also compare how units fire, on {DATA}", default=None, metavar="DATA", shown="compare decoders only"
     )
     prefixes: tuple[int, ...] | None = prefixes_option("prefix lengths to compare")
-    on: On = option("the matrix whose rows to compare", default="decoder")
+    on: On = option("compare the rows of this matrix", default="decoder")
     absolute: bool = option(
         "match by the absolute value of the cosine, so that opposite directions agree", default=False
     )
@@ -49,7 +49,7 @@ class CompareOptions(ComparisonFiles):
     same: float | None = option(
         "minimum cosine at which two units count as the same",
         default=None,
-        shown="0.894, where two units share twice as much as they differ in",
+        shown="0.894, at which two units share twice as much as they differ in",
         least=0,
         below=1,
     )

@@ -127,7 +127,7 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
     patience: int = option(
         "with --stop-on-plateau: number of log entries to average over", default=10, metavar="N", least=1
     )
-    device: str = device_option("train and to run the language model", several=True)
+    device: str = device_option("train and run the language model", several=True)
     precision: Precision = option(
         "precision of products with the encoder; weights and loss stay in fp32, and devices other than cuda "
         "emulate the rounding",

@@ -72,7 +72,7 @@ class ActivationOptions(SeedOptions):
     units: int | None = option("number of units of an SAE", default=None, least=1, shown=THE_SETTINGS)
     k: int | None = option("number of active units per sample", default=None, least=1, shown=THE_SETTINGS)
     tokens: int | None = option("number of tokens to train on", default=None, least=1, shown=THE_SETTINGS)
-    device: str = device_option("train and to run the language model")
+    device: str = device_option("train and run the language model")
 
     def __post_init__(self) -> None:
         super().__post_init__()
