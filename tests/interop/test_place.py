@@ -6,10 +6,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import osae
+from osae.data.shards import write_shards
+from osae.data.source import OnDisk
 from osae.interop import convert, load
 from osae.interop.place import Place, read_place
 from osae.model import SAE, SAEConfig
 from osae.sparsify import TopK
+from osae.training import run
 
 WIDTH, UNITS = 4, 9
 METADATA = {
@@ -151,6 +155,27 @@ def test_an_sae_trained_from_a_model_says_where(tmp_path):
     convert(tmp_path / "mine", tmp_path / "s", to="saelens")
     metadata = config(tmp_path / "s")["metadata"]
     assert (metadata["model_name"], metadata["hook_name"]) == ("org/Tiny", "blocks.2.hook_resid_pre")
+
+
+def test_an_sae_trained_on_harvested_activations_says_where(tmp_path):
+    paths = []
+    for layer in (2, 3):
+        model = {"name": "org/Tiny", "revision": "", "layer": layer, "module": None}
+        about = {"model": model, "harvest": {"context": 64}}
+        write_shards(tmp_path / f"acts{layer}", [torch.randn(200, WIDTH)], about=about)
+        task = osae.Task(WIDTH, UNITS, 2, 400, batch=50)
+        source = OnDisk(str(tmp_path / f"acts{layer}"))
+        run.create(tmp_path / f"run{layer}", run.RunConfig((osae.recipe("topk", task),), (0,), source))
+        run.go(tmp_path / f"run{layer}")
+        paths.append(tmp_path / f"run{layer}" / "topk-seed0")
+    assert load(paths[0]).place == Place("org/Tiny", "blocks.2.hook_resid_pre", 64)
+    fitted = osae.fit("topk", tmp_path / "acts2", units=UNITS, k=2, samples=400, progress=False)
+    assert load(fitted).place == load(paths[0]).place
+    assert any("different hook points" in line for line in osae.compare(paths, chance_draws=0).remarks())
+    convert(paths[0], tmp_path / "s", to="saelens")
+    metadata = config(tmp_path / "s")["metadata"]
+    assert (metadata["model_name"], metadata["hook_name"]) == ("org/Tiny", "blocks.2.hook_resid_pre")
+    assert metadata["context_size"] == 64
 
 
 def test_gemma_scope_2_says_where(tmp_path):

@@ -39,7 +39,11 @@ def test_an_sae_that_no_library_has_is_refused(tmp_path):
 
 def test_folders_of_this_machine_are_not_published(tmp_path):
     secret = tmp_path / "secret-home" / "sae"
-    SAE(SAEConfig(8, 16, TopK(3))).save(secret, provenance={"source": {"path": str(tmp_path / "acts")}})
+    about = {
+        "source": {"path": str(tmp_path / "acts")},
+        "harvested": {"model": str(tmp_path / "m"), "layer": 2},
+    }
+    SAE(SAEConfig(8, 16, TopK(3))).save(secret, provenance=about)
     write_sae(load(secret), tmp_path / "out", known={"scores": {"l0": 3.0}})
     text = (tmp_path / "out/cfg.json").read_text()
     assert str(tmp_path) not in text
@@ -47,3 +51,4 @@ def test_folders_of_this_machine_are_not_published(tmp_path):
     assert about["source"]["path"] == "sae"
     assert about["source"]["provenance"]["source"]["path"] == "acts"
     assert about["scores"] == {"l0": 3.0}
+    assert json.loads(text)["metadata"]["model_name"] == "m"

@@ -292,3 +292,17 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
             return MemoryRows(spec.draw("train").x)
         case _:
             assert_never(spec)
+
+
+def describe_place(source: Source) -> dict[str, Any]:
+    """Return where in which model the rows on disk were harvested, if their manifest says so.
+
+    The result is the field `harvested` of an SAE's provenance. A source that is a model itself needs none.
+    """
+    manifest = source.shards.manifest if isinstance(source, MixedRows | ShardRows) else {}
+    model, spec = manifest.get("model"), manifest.get("harvest")
+    if not isinstance(model, dict) or not model.get("name"):
+        return {}
+    context = spec.get("context") if isinstance(spec, dict) else None
+    place = {"model": model["name"], "layer": model.get("layer"), "module": model.get("module")}
+    return {"harvested": place | {"context": context}}

@@ -117,7 +117,7 @@ def _train_and_keep(job: Job, root: Path) -> Job:
     keep(0)
     train([member], source, after=[keep])
     seconds = time.perf_counter() - started
-    about = provenance(member, job.source) | {"seconds": seconds, "commit": find_commit()}
+    about = provenance(member, job.source, source) | {"seconds": seconds, "commit": find_commit()}
     member.finish().save(job.folder(root), provenance=about)
     return job
 

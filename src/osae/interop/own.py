@@ -21,8 +21,9 @@ def read(found: Found) -> SAE:
 
 
 def place(config: dict[str, Any]) -> Place:
-    """Return where the activations come from, for an SAE trained directly from a model."""
-    spec = inside(inside(inside(config, "provenance"), "source"), "harvest")
+    """Return where the activations come from: directly from a model, or harvested before."""
+    about = inside(config, "provenance")
+    spec = inside(inside(about, "source"), "harvest") or inside(about, "harvested")
     layer = spec.get("layer")  # of hidden_states: what enters the block of that number
     return read_place(
         spec.get("model"),

@@ -33,7 +33,8 @@ def write_sae(
     sae = source.require_sae()
     origin = describe_origin(source, saelens.NAME, model, layer)
     public = _without_folders(origin.provenance) | (known or {})
-    files = saelens.export(sae, replace(origin, provenance=public))
+    place = replace(origin.place, model=_without_folders(origin.place.model))
+    files = saelens.export(sae, replace(origin, provenance=public, place=place))
     beside = _export_for_sparsify(sae, describe_origin(source, sparsify.NAME, None, None))
     if not beside:
         store(files, folder)

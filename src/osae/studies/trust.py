@@ -181,6 +181,7 @@ def split_rows(rows: Data, folder: Path, twins: int, tell: Tell = lambda sentenc
         tell(f"splitting {rows.rows:,} rows into {twins} parts, and one for measuring")
     for part in missing:
         about = {"part": {"of": whole, "number": part, "twins": twins}}
+        about |= {"model": rows.manifest["model"]} if "model" in rows.manifest else {}
         write_shards(paths[part], _rows_of_part(rows, part, twins), about=about)
     found = [Shards(path) for path in paths]
     for shards in found:

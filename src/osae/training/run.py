@@ -27,7 +27,7 @@ from typing import Any, cast, get_args
 import torch
 
 from osae.config import from_json, later, to_json, variant
-from osae.data.source import SourceSpec, open_source
+from osae.data.source import Source, SourceSpec, describe_place, open_source
 from osae.devices import split_devices, spread_over
 from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.kernels.precision import check_precision
@@ -243,7 +243,9 @@ def _go(
     for member in members:
         finished = member.finish()
         if mesh.is_first:
-            finished.save(folder / member.name, provenance=provenance(member, config.source) | stopped)
+            finished.save(
+                folder / member.name, provenance=provenance(member, config.source, source) | stopped
+            )
     return members
 
 
@@ -257,12 +259,12 @@ def _restore(folder: Path, members: Sequence[Member], tell: Callable[[str], None
     return done if mesh.is_first else checkpoint.restore(folder, members, tell)
 
 
-def provenance(member: Member, source: SourceSpec) -> dict:
-    """Return the provenance of an SAE, sufficient to train it again."""
+def provenance(member: Member, spec: SourceSpec, source: Source) -> dict:
+    """Return the provenance of an SAE, sufficient to train it again, and where its rows were harvested."""
     from osae import __version__
 
-    about = {"recipe": to_json(member.recipe), "seed": member.seed, "source": to_json(source)}
-    about |= {"precision": member.precision}
+    about = {"recipe": to_json(member.recipe), "seed": member.seed, "source": to_json(spec)}
+    about |= describe_place(source) | {"precision": member.precision}
     return about | {"osae": __version__, "torch": torch.__version__}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from osae import __version__
 from osae.config import to_json
 from osae.data.shards import Shards
-from osae.data.source import MemoryRows, MixedRows, Source
+from osae.data.source import MemoryRows, MixedRows, Source, describe_place
 from osae.defaults import BATCH
 from osae.devices import choose_device
 from osae.interop import Loaded, SAELike, load
@@ -81,7 +81,7 @@ def fit(
     with _show_progress(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)
     sae = member.finish()
-    about = {"recipe": to_json(chosen), "seed": seed, "precision": precision}
+    about = {"recipe": to_json(chosen), "seed": seed, "precision": precision} | describe_place(source)
     sae.provenance = about | {"osae": __version__, "torch": torch.__version__}
     return sae
 
