@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from osae.config import from_json, to_json
+from osae.data import harvest as harvesting
 from osae.data.harvest import Harvest, harvest
 from osae.data.shards import Shards, write_shards
 from osae.data.source import Live, LiveRows, MemoryRows, MixedRows, OnDisk, ShardRows, Source, open_source
@@ -234,6 +235,21 @@ def test_so_many_tokens_go_through_the_model_at_once_as_were_asked_for(spec, mon
     monkeypatch.setattr(live.lm, "activations", lambda ids: (sizes.append(ids.numel()), real(ids))[1])
     live.block(0)
     assert 16 < max(sizes) <= 24
+
+
+def test_contexts_that_are_kept_are_not_cut_again_unless_they_are_damaged(spec, tmp_path, monkeypatch):
+    spec, real, cut = Live(replace(spec, tokens=300)), harvesting.build_contexts, []
+    monkeypatch.setattr(harvesting, "build_contexts", lambda *given: (cut.append(1), real(*given))[1])
+    blocks = [LiveRows(spec, "cpu", folder=tmp_path).block(1) for _ in range(2)]
+    assert torch.equal(*blocks)
+    assert len(cut) == 1
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert torch.equal(blocks[0], LiveRows(spec, "cpu", folder=tmp_path).block(1))
+    assert len(cut) == 2
+    assert list(tmp_path.iterdir()) == [kept]
+    harvesting.forget_contexts(tmp_path)
+    assert not kept.exists()
 
 
 def test_what_a_specification_names_is_opened(shards, spec):

@@ -13,12 +13,14 @@ import torch
 
 from osae import SAE, metrics
 from osae.cli import main
+from osae.data import harvest as harvesting
 from osae.data.shards import Shards, write_shards
 from osae.data.text import HubText
 from osae.data.worlds import SparseWorld
 from osae.experiments.lm.settings import SETTINGS
 from osae.training import run
 from osae.training.logs import open_logs
+from osae.training.member import Member
 from tests.data.tiny import documents, saved_model, saved_text
 from tests.faults import processes
 
@@ -121,9 +123,33 @@ def test_training_straight_from_a_model_gives_the_same_result_every_time(tmp_pat
     assert run.read(tmp_path / "live").source.batch_tokens == 50  # pyright: ignore
     trained = SAE.load(tmp_path / "live" / "topk-seed0")
     assert trained.config.width == 16
+    assert not list((tmp_path / "live").glob("contexts*"))  # which only a resumed run would need
     again = [*live[:-1], str(tmp_path / "again")]
     assert main([*again, "--batch-tokens", "50"]) == 0
     assert torch.equal(trained.decoder, SAE.load(tmp_path / "again" / "topk-seed0").decoder)
+
+
+def test_a_resumed_run_does_not_tokenize_its_text_again(tmp_path, monkeypatch):
+    text = saved_text(tmp_path / "text.jsonl", documents(120, seed=3))
+    words = ["--model", str(saved_model(tmp_path / "model")), "--layer", "2", "--text", str(text)]
+    words = ["train", "topk", "--live", *words, "--context", "16", "--tokens", "1200", *SIZES]
+    assert main([*words, "--out", str(tmp_path / "whole")]) == 0
+    advance = Member.advance
+
+    def stop(member, x, step):
+        if step == 3:
+            raise KeyboardInterrupt
+        return advance(member, x, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, "advance", stop)
+        assert main([*words, "--out", str(tmp_path / "run"), "--checkpoint-seconds", "0"]) == 130
+    assert len(list((tmp_path / "run").glob("contexts-*.safetensors"))) == 1
+    monkeypatch.setattr(harvesting, "build_contexts", None)
+    assert main(["resume", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    ours, theirs = (SAE.load(tmp_path / name / "topk-seed0") for name in ("whole", "run"))
+    assert torch.equal(ours.decoder, theirs.decoder)
+    assert not list((tmp_path / "run").glob("contexts*"))
 
 
 def test_every_option_of_the_activations_counts_in_a_setting_too(tmp_path, monkeypatch):

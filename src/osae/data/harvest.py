@@ -48,6 +48,7 @@ BATCH_TOKENS = 4096  # tokens passed through the model at once
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 PLAN = "harvest.json"
 CONTEXTS = "contexts.safetensors"
+KEPT, DIGITS = "contexts-*.safetensors", 16  # contexts of a run, by the first digits of their digest
 MARGIN = 2**20  # bytes to leave free besides a shard, for the manifest
 
 
@@ -203,27 +204,54 @@ def make_block(
     index: int,
     batch_tokens: int,
     tell: Callable[[int, float], None] = lambda tokens, seconds: None,
+    ranks: Ranks = NO_OTHERS,
 ) -> HarvestBlock:
     """Return block number `index`: the rows of its contexts, shuffled.
 
-    `tell(rows, seconds)` is called after each batch, with the time taken by the model.
+    `tell(rows, seconds)` is called after each batch, with the time taken by the model. Several ranks that
+    call this together share the batches; all of them return the whole block.
     """
-    parts, tokens, documents, positions = [], [], [], []
-    for ids, group in batch_contexts(contexts, index, batch_tokens):
+    batches = list(batch_contexts(contexts, index, batch_tokens))
+    own = []
+    for ids, group in batches[ranks.rank :: ranks.size]:
         started = perf_counter()
         hidden = lm.activations(torch.from_numpy(ids).long())
         seconds = perf_counter() - started
-        for row, context in enumerate(group):
-            start, stop = contexts.starts[context : context + 2].tolist()
-            parts.append(hidden[row, spec.skip : stop - start])
-            tokens.append(contexts.ids[start + spec.skip : stop])
-            documents.append(np.full(stop - start - spec.skip, contexts.documents[context]))
-            positions.append(contexts.offsets[context] + np.arange(spec.skip, stop - start))
-        tell(sum(len(part) for part in parts[-len(group) :]), seconds)
-    about = [
-        torch.from_numpy(np.concatenate(each).astype(np.int32)) for each in (tokens, documents, positions)
-    ]
-    return _select_rows(spec, index, torch.cat(parts), about)
+        lengths = contexts.starts[group + 1] - contexts.starts[group]
+        own.append(torch.cat([hidden[row, spec.skip : stop] for row, stop in enumerate(lengths.tolist())]))
+        tell(len(own[-1]), seconds)
+    groups = [group for _, group in batches]
+    about = [_describe_rows(spec, contexts, group) for group in groups]
+    rows = _exchange_rows(own, [len(each) for each, _, _ in about], ranks)
+    joined = [torch.from_numpy(np.concatenate(each).astype(np.int32)) for each in zip(*about, strict=True)]
+    return _select_rows(spec, index, rows, joined)
+
+
+def _describe_rows(
+    spec: Harvest, contexts: Contexts, group: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the token, document and position of every row of some contexts."""
+    tokens, documents, positions = [], [], []
+    for context in group:
+        start, stop = contexts.starts[context : context + 2].tolist()
+        tokens.append(contexts.ids[start + spec.skip : stop])
+        documents.append(np.full(stop - start - spec.skip, contexts.documents[context]))
+        positions.append(contexts.offsets[context] + np.arange(spec.skip, stop - start))
+    return np.concatenate(tokens), np.concatenate(documents), np.concatenate(positions)
+
+
+def _exchange_rows(own: Sequence[Tensor], counts: Sequence[int], ranks: Ranks) -> Tensor:
+    """Return the rows of all batches in order; rank r has those of batches r, r + size, r + 2 size, ...
+
+    `counts` are the numbers of rows of all batches.
+    """
+    if ranks.size == 1:
+        return torch.cat(list(own))
+    width = int(ranks.max_(torch.tensor(own[0].shape[1] if own else 0)))  # a rank may have no batch
+    order = [batch for rank in range(ranks.size) for batch in range(rank, len(counts), ranks.size)]
+    joined = ranks.join(torch.cat(list(own)) if own else torch.empty(0, width))
+    by_batch = dict(zip(order, joined.split([counts[batch] for batch in order]), strict=True))
+    return torch.cat([by_batch[batch] for batch in range(len(counts))])
 
 
 def _select_rows(spec: Harvest, index: int, rows: Tensor, about: Sequence[Tensor]) -> HarvestBlock:
@@ -390,10 +418,14 @@ def _start(work: Workplace, plan: dict[str, Any], contexts: Contexts) -> None:
     with atomic_write(work.folder / PLAN) as path:
         path.write_text(_format_plan(plan))
     work.push()
-    arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
-    with atomic_write(work.folder / CONTEXTS) as path:
-        save_arrays(arrays, path)
+    _write_contexts(work.folder / CONTEXTS, contexts)
     work.push()
+
+
+def _write_contexts(path: Path, contexts: Contexts) -> None:
+    arrays = {name: np.ascontiguousarray(array) for name, array in contexts._asdict().items()}
+    with atomic_write(path) as beside:
+        save_arrays(arrays, beside)
 
 
 def _format_plan(plan: dict[str, Any]) -> str:
@@ -406,6 +438,34 @@ def read_contexts(path: Path) -> Contexts:
         return Contexts(**read_arrays(path))
     except (SafetensorError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
+
+
+def keep_contexts(folder: Path, spec: Harvest, lm: LanguageModel, ranks: Ranks = NO_OTHERS) -> Contexts:
+    """Return the contexts that are kept in a folder; if there are none, cut the text into contexts first.
+
+    The name of their file has its digest; a damaged one is replaced. The first of the ranks writes. Ranks
+    that do not see its folder cut the text on their own.
+    """
+    if ranks.rank == 0 and _find_kept(folder) is None:
+        forget_contexts(folder)
+        path = folder / CONTEXTS
+        _write_contexts(path, build_contexts(spec, lm))
+        path.rename(folder / f"{path.stem}-{file_sha256(path)[:DIGITS]}{path.suffix}")
+    ranks.wait()
+    kept = _find_kept(folder)
+    return build_contexts(spec, lm) if kept is None else read_contexts(kept)
+
+
+def forget_contexts(folder: Path) -> None:
+    """Delete the contexts that are kept in a folder."""
+    for path in (folder / CONTEXTS, *folder.glob(KEPT)):
+        path.unlink(missing_ok=True)
+
+
+def _find_kept(folder: Path) -> Path | None:
+    """Return the file of contexts that are kept in a folder, if it is whole."""
+    whole = (path for path in folder.glob(KEPT) if path.stem.endswith(file_sha256(path)[:DIGITS]))
+    return next(whole, None)
 
 
 def count_rows(spec: Harvest, contexts: Contexts, index: int | None = None) -> int:

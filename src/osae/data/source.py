@@ -5,6 +5,7 @@ import json
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, assert_never, runtime_checkable
 
 import torch
@@ -12,10 +13,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.config import variant
-from osae.data.harvest import BATCH_TOKENS, Harvest, build_contexts, count_rows, make_block, open_model
+from osae.data.harvest import (
+    BATCH_TOKENS,
+    Harvest,
+    build_contexts,
+    count_rows,
+    keep_contexts,
+    make_block,
+    open_model,
+)
 from osae.data.shards import Shards
 from osae.data.text import HubText, Text, check_readable
 from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
+from osae.ranks import NO_OTHERS, Ranks
 from osae.seeds import generator
 
 BLOCK_NUMBERS = 2**27  # numbers in a block of `ShardRows` (0.5 GB)
@@ -249,12 +259,21 @@ class LiveRows(_EqualBlocks):
     All blocks are as long as the longest: a block with fewer rows, because of outliers or because of where
     its contexts end, is padded with its own first rows. So every row is used, and no block depends on
     another.
+
+    Several `ranks` that ask for the same blocks in the same order share the work of the model. The contexts
+    of the text are kept in a `folder`, if one is given.
     """
 
-    def __init__(self, spec: Live, device: str = "auto"):
+    def __init__(
+        self, spec: Live, device: str = "auto", ranks: Ranks = NO_OTHERS, folder: Path | None = None
+    ):
         check_readable(spec.harvest.text)
-        self.spec, self.lm = spec, open_model(spec.harvest, device)
-        self._contexts = build_contexts(spec.harvest, self.lm)
+        self.spec, self.lm, self.ranks = spec, open_model(spec.harvest, device), ranks
+        self._contexts = (
+            build_contexts(spec.harvest, self.lm)
+            if folder is None
+            else keep_contexts(folder, spec.harvest, self.lm, ranks)
+        )
         self.count = len(self._contexts.blocks) - 1
         self._rows = max(count_rows(spec.harvest, self._contexts, index) for index in range(self.count))
         self._ready = (-1, Tensor())
@@ -266,7 +285,10 @@ class LiveRows(_EqualBlocks):
     def block(self, index: int, seed: int = 0) -> Float[Tensor, "N d"]:
         place = index % self.count
         if self._ready[0] != place:
-            block = make_block(self.spec.harvest, self.lm, self._contexts, place, self.spec.batch_tokens)
+            spec = self.spec
+            block = make_block(
+                spec.harvest, self.lm, self._contexts, place, spec.batch_tokens, ranks=self.ranks
+            )
             self._ready = (place, block.activations[torch.arange(self.rows) % len(block.activations)])
         return self._ready[1]
 
@@ -274,8 +296,14 @@ class LiveRows(_EqualBlocks):
 SourceSpec = SparseWorld | PCAWorld | ForestWorld | OnDisk | Live
 
 
-def open_source(spec: SourceSpec, device: str = "auto") -> Source:
-    """Open the source that a specification describes."""
+def open_source(
+    spec: SourceSpec, device: str = "auto", ranks: Ranks = NO_OTHERS, folder: Path | None = None
+) -> Source:
+    """Open the source that a specification describes; `ranks` share the work of a language model.
+
+    They exchange its activations at any time, so nothing else may be exchanged in their group. What a resumed
+    run would have to compute again before it can start is kept in the `folder`.
+    """
     match spec:
         case OnDisk(path, sha256, mixing):
             shards = Shards(path)
@@ -287,7 +315,7 @@ def open_source(spec: SourceSpec, device: str = "auto") -> Source:
         case Live(harvest, _, sha256):
             if sha256 and digest_text(harvest.text) != sha256:
                 raise ValueError("the text differs from the one this run started with: restore the original.")
-            return LiveRows(spec, device)
+            return LiveRows(spec, device, ranks, folder)
         case SparseWorld() | PCAWorld() | ForestWorld():
             return MemoryRows(spec.draw("train").x)
         case _:

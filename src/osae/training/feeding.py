@@ -51,10 +51,13 @@ def runs_beside(device: torch.device) -> bool:
 
 
 @contextmanager
-def open_helper(devices: Iterable[torch.device]) -> Iterator[ThreadPoolExecutor | None]:
+def open_helper(
+    devices: Iterable[torch.device], *, together: bool = False
+) -> Iterator[ThreadPoolExecutor | None]:
     """Yield the thread that prepares blocks for the devices; None if none is needed.
 
-    There is one thread for all seeds and devices: sources return one block at a time.
+    There is one thread for all seeds and devices: sources return one block at a time. Several ranks may
+    compute a block `together`: then, a block that was started is also finished.
     """
     if not any(runs_beside(device) for device in devices):
         yield None
@@ -63,7 +66,7 @@ def open_helper(devices: Iterable[torch.device]) -> Iterator[ThreadPoolExecutor 
     try:
         yield helper
     finally:
-        helper.shutdown(wait=False, cancel_futures=True)
+        helper.shutdown(wait=together, cancel_futures=not together)
 
 
 class Feed:

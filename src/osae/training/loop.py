@@ -41,7 +41,7 @@ def train(
     devices = list(dict.fromkeys(member.device for member in members))
     calm = single_thread() if _is_small(members) else nullcontext()
     try:
-        with open_helper(devices) as helper, calm:
+        with open_helper(devices, together=members[0].mesh.everyone.size > 1) as helper, calm:
             streams = {
                 (seed, device): Batches(
                     source, seed, batch, on_nan, Feed(source, seed, device, helper=helper, last=last)

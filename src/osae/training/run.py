@@ -27,14 +27,15 @@ from typing import Any, cast, get_args
 import torch
 
 from osae.config import from_json, later, to_json, variant
-from osae.data.source import Source, SourceSpec, describe_place, open_source
+from osae.data.harvest import forget_contexts
+from osae.data.source import Live, Source, SourceSpec, describe_place, open_source
 from osae.devices import split_devices, spread_over
 from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.kernels.precision import check_precision
 from osae.locks import LockedError, lock
 from osae.messages import one_line
 from osae.objective import Terms
-from osae.ranks import ALONE, Mesh
+from osae.ranks import ALONE, NO_OTHERS, Mesh
 from osae.recipes import Recipe
 from osae.training import checkpoint, sharded
 from osae.training.finite import OnNan, finite_rows
@@ -218,7 +219,8 @@ def _go(
     mesh: Mesh,
     sent: Callable[[], None],
 ) -> list[Member]:
-    source = open_source(config.source, split_devices(device)[0])
+    ranks = mesh.everyone.apart() if isinstance(config.source, Live) else NO_OTHERS
+    source = open_source(config.source, split_devices(device)[0], ranks, folder)
     first = finite_rows(source.block(0), "block 0", on_nan)
     wanted = list(itertools.product(config.recipes, config.seeds))
     members = [
@@ -246,6 +248,8 @@ def _go(
             finished.save(
                 folder / member.name, provenance=provenance(member, config.source, source) | stopped
             )
+    if mesh.is_first:
+        forget_contexts(folder)
     return members
 
 
