@@ -13,6 +13,7 @@ from osae.messages import shorten
 # multiplications: below this, the last bits of a product may depend on the number of threads, and one thread
 # takes about 1 ms
 SMALL_WORK = 100_000_000
+ALIGNED = 8  # the last bits of products with dense codes depend on threads if a size is no multiple of this
 _outside: list[int] = []  # the number of threads outside of each block with a single one
 
 Item = TypeVar("Item")

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from osae import metrics
-from osae.devices import single_thread, threads_for
+from osae.devices import ALIGNED, single_thread, threads_for
 from osae.model import SAE
 from osae.results.ordering import By
 from osae.sparsify import Code
@@ -31,7 +31,7 @@ def encode(sae: SAE, x: Float[Tensor, "B d"], *, k: int | None = None) -> Code:
 
 def decode(sae: SAE, code: Code, x: Float[Tensor, "B d"]) -> Float[Tensor, "B d"]:
     """Return the reconstruction of the rows from their code; it does not depend on the number of threads."""
-    with threads_for(_count_work(sae, x)):
+    with threads_for(_count_work(sae, x) if sae.config.width % ALIGNED == 0 else 0):
         return sae.decode(code, x)
 
 

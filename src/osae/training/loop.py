@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.data.source import Source
-from osae.devices import SMALL_WORK, single_thread
+from osae.devices import ALIGNED, SMALL_WORK, single_thread
+from osae.kernels import DENSE_SHARE
 from osae.objective import Terms
 from osae.seeds import generator
 from osae.training.feeding import Feed, open_helper
@@ -39,7 +40,7 @@ def train(
         member.may_skip = on_nan == "skip"
     last = source.parts(max(steps - 1, 0), batch)[-1].block
     devices = list(dict.fromkeys(member.device for member in members))
-    calm = single_thread() if _is_small(members) else nullcontext()
+    calm = single_thread() if any(map(_needs_single_thread, members)) else nullcontext()
     try:
         with open_helper(devices, together=members[0].mesh.everyone.size > 1) as helper, calm:
             streams = {
@@ -149,6 +150,13 @@ def _check_stream(members: Sequence[Member], source: Source) -> tuple[int, int]:
     return batch, steps
 
 
-def _is_small(members: Sequence[Member]) -> bool:
-    work = max(m.recipe.batch * m.recipe.sae.units * m.recipe.sae.width for m in members)
-    return work < SMALL_WORK
+def _needs_single_thread(member: Member) -> bool:
+    """Return whether the last bits of a step would depend on the number of threads.
+
+    Small steps also take less time in a single thread.
+    """
+    width, units = member.recipe.sae.width, member.recipe.sae.units
+    if member.recipe.batch * units * width < SMALL_WORK:
+        return True
+    active = member.k_at(0) or units  # the most of all steps
+    return active > DENSE_SHARE * units and (width % ALIGNED > 0 or units % ALIGNED > 0)
