@@ -14,7 +14,7 @@ from tests.faults.outcomes import DETECTED, LOST, SURVIVED, Tally, judge_refusal
 from tests.faults.processes import Started, run, start
 
 WORLD = ["--world-width", "12", "--world-units", "16", "--world-active", "2", "--world-samples", "1000"]
-REPRODUCE = ["reproduce", "toy", "--quick", "--methods", "topk,osae", "--seeds", "2", "--jobs", "2", *WORLD]
+REPRODUCE = ["reproduce", "toy", "--quick", "--methods", "topk,osae", "--seeds", "2", *WORLD, "--jobs"]
 SOON = 10.0  # seconds within which all processes must have ended
 EPOCHS = 8
 
@@ -25,11 +25,12 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_reproduce(count: int, folder: Path, seed: int = 0) -> Tally:
-    """Kill one of several workers, or the parent, up to four times; then run to the end: the same SAEs."""
+    """Kill one of two workers, or the parent, up to four times; then the SAEs are those of one worker."""
     tally, draw = Tally("SIGKILL of a worker or the parent of reproduce"), random.Random(seed)
     folder.mkdir(parents=True)
-    words = [*REPRODUCE, "--out", folder / "out"]
-    whole, seconds = run_whole(lambda out: [*REPRODUCE, "--out", out], folder / "whole")
+    words = [*REPRODUCE, 2, "--out", folder / "out"]
+    whole, _ = run_whole(lambda out: [*REPRODUCE, 1, "--out", out], folder / "whole")
+    _, seconds = run_whole(lambda out: [*REPRODUCE, 2, "--out", out], folder / "timed")
     while tally.tried < count:
         shutil.rmtree(folder / "out", ignore_errors=True)
         ends = [_kill_one(words, draw, seconds) for _ in range(min(4, count - tally.tried))]

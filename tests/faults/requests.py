@@ -73,7 +73,11 @@ def ask(words: Sequence[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), error.getvalue()
 
 
-STAGES = ("osae: compiling", "osae: splitting")  # lines about what a command does before it finds the fault
+STAGES = (
+    "osae: compiling",
+    "osae: splitting",
+    "osae harvest: ",
+)  # lines about what a command does before it finds the fault
 
 
 def judge(code: int, out: str, error: str) -> str:
@@ -158,16 +162,17 @@ def send_files(count: int, folder: Path, seed: int = 0) -> Tally:
                 (folder / name).write_bytes(change_bytes(originals[name], draw))
                 words = ["inspect", str(folder / name)]
                 if name.startswith("t."):
-                    words = ["harvest", "--model", str(folder / "no-model"), "--layer", "1", "--text"]
-                    words += [str(folder / name), "--tokens", "9", "--out", str(folder / "acts")]
+                    words = ["harvest", "--model", str(folder / "work" / "text" / "lm"), "--layer", "1"]
+                    words += ["--text", str(folder / name), "--tokens", "30", "--context", "8"]
+                    words += ["--device", "cpu", "--out", str(folder / "made")]
             case _:
                 file = draw.choice(sorted(work))
                 file.write_bytes(change_bytes(work[file], draw))
                 words = draw.choice(list_readers(folder / "work", folder / "made"))
         tally.add(judge(*(end := ask(words))), f"{words}: {end}")
+        shutil.rmtree(folder / "made", ignore_errors=True)
         if case % 4 == 3:
             file.write_bytes(work[file])
-            shutil.rmtree(folder / "made", ignore_errors=True)
     return tally
 
 

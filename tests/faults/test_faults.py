@@ -27,7 +27,7 @@ CAMPAIGNS = [
     (requests.send_bombs, 30),
     (kills.kill_training, 42),
     (kills.resume_twice, 1),
-    (kills.kill_studies, 20),
+    (kills.kill_studies, 21),
     (kills.kill_trust, 12),
     (kills.kill_contexts, 12),
     (kills.kill_harvest, 12),
