@@ -52,6 +52,7 @@ WORDS |= {
     "sweep": ["sweep", "sweep.yaml", "--device", "cpu", "--jobs", "1", "--out", "out"],
 }
 SWEEP = "data: x.npy\nunits: 16\nk: 2\nbatch: 20\nepochs: 2\nvary:\n  recipes: [topk, vanilla]\n"
+MOST = 1.3  # times the peak, or a peak that is so many times the forecast
 WORDS["harvest"] += ["--context", "16", "--device", "cpu", "--out", "out"]
 
 
@@ -158,7 +159,7 @@ def measure_peak(case):
     Whether a checkpoint is being written when the rest is at its peak is a matter of timing.
     """
     tries = []
-    while len(tries) < 3 and not any(one.ratio <= 1.3 for one in tries):
+    while len(tries) < 3 and not any(one.ratio <= MOST for one in tries):
         tries.append(memory.measure(case))
     return max(tries, key=lambda one: one.measured)
 
@@ -174,4 +175,4 @@ def test_peaks_are_within_30_percent_of_the_forecast(quick):
         memory.warm(Path(scratch))
         cases = list(memory.list_cases(Path(scratch), quick=quick))
         outcomes = [measure_peak(case) for case in (cases[1:4] if quick else cases)]
-    assert [one for one in outcomes if not 0.7 <= one.ratio <= 1.3] == []
+    assert [one for one in outcomes if not 1 / MOST <= one.ratio <= MOST] == []

@@ -1,11 +1,12 @@
 """Compare forecasts of memory and time with measurements of each command: print a table; --out writes it.
 
-    python -m benchmarks.reliability.memory [--quick] [--data ACTIVATIONS] [--out evidence/forecasts]
+    python -m benchmarks.reliability.memory [--quick] [--only NAME] [--peaks] [--data ACTS] [--out FOLDER]
 
 Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
-from there or, if it loads a language model, from the time of the forecast. Its time is measured from the
-forecast on. `osae harvest` and `osae contexts` are measured on the harvest given by `--data`, whose model
-must be available locally. Linux only.
+from there or, if it loads a language model, from the time of the forecast. Code of libraries, which a forked
+process maps again page by page, is not counted. Its time is measured from the forecast on. `osae harvest` and
+`osae contexts` are measured on the harvest given by `--data`, whose model must be available locally. Linux
+5.14 or later only.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +32,9 @@ from osae.forecast import Forecast
 from osae.model import SAE, SAEConfig
 from osae.sparsify import ReLU, TopK
 
+TABLE = "table.md"
 FEW = 3  # steps of training: enough for the peak, but not to compare times
+POPULATE_READ = 22  # MADV_POPULATE_READ of Linux
 
 
 class Case(NamedTuple):
@@ -86,6 +89,7 @@ def measure(case: Case) -> Outcome:
 
 def _run(case: Case) -> str:
     """Run the command in this process; return its exit code, peak and seconds, then its messages."""
+    _map_libraries()
     before, started = [_reset_peak()], [time.perf_counter()]
 
     def say(text: str) -> None:
@@ -100,6 +104,16 @@ def _run(case: Case) -> str:
         code = osae([str(word) for word in case.words])
     seconds = time.perf_counter() - started[-1]
     return f"{code} {_peak() - before[-1]} {seconds}\n{messages.getvalue()}"
+
+
+def _map_libraries() -> None:
+    """Map every page of libraries here: in a forked process, each would count when it is first used."""
+    libc = ctypes.CDLL("libc.so.6", use_errno=True)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, permissions, *_, name = line.split(maxsplit=5)
+        if name.startswith("/") and permissions[0] == "r":
+            start, stop = (int(address, 16) for address in span.split("-"))
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), POPULATE_READ)
 
 
 def _reset_peak() -> int:
@@ -300,18 +314,31 @@ def _write_sae(folder: Path, units: int, width: int, k: int, seed: int = 0) -> P
     return path
 
 
-def format_table(outcomes: Sequence[Outcome]) -> str:
-    """Return the outcomes as Markdown."""
-    head = "| command | memory: forecast | measured | ratio | time: forecast | measured | ratio |\n"
-    return f"{head}| :-- |{' --: |' * 6}\n" + "".join(map(_format_row, outcomes))
+HEAD = "| command | memory: forecast | measured | ratio | time: forecast | measured | ratio |"
 
 
-def _format_row(one: Outcome) -> str:
+def format_row(one: Outcome, before: str = "") -> str:
+    """Return an outcome as a row of the table; with the row `before`, its times are kept."""
     memory = f"{one.forecast / 1e6:,.0f} MB | {one.measured / 1e6:,.0f} MB | {one.ratio:.2f}"
-    if not one.timed:
-        return f"| {one.name} | {memory} | | | |\n"
-    times = f"{one.expected_seconds:.1f} s | {one.seconds:.1f} s | {one.time_ratio:.2f}"
-    return f"| {one.name} | {memory} | {times} |\n"
+    times = (
+        f"{one.expected_seconds:.1f} s | {one.seconds:.1f} s | {one.time_ratio:.2f}" if one.timed else "| |"
+    )
+    if before:
+        times = before.removesuffix(" |").removeprefix("| ").split(" | ", 4)[4]
+    return f"| {one.name} | {memory} | {times} |"
+
+
+def read_rows(out: Path) -> dict[str, str]:
+    """Return the rows of the table in a folder, by command."""
+    lines = (out / TABLE).read_text().splitlines()[4:] if (out / TABLE).exists() else []
+    return {line.removeprefix("| ").split(" | ")[0]: line for line in lines}
+
+
+def write_rows(out: Path, rows: Mapping[str, str]) -> None:
+    """Write the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = ["# Forecasts of memory and time", "", HEAD, f"| :-- |{' --: |' * 6}", *rows.values()]
+    (out / TABLE).write_text("\n".join(lines) + "\n")
 
 
 def main() -> int:
@@ -320,21 +347,23 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="only the cases that take a few seconds")
     parser.add_argument("--only", default="", help="only the cases whose name contains this")
+    parser.add_argument(
+        "--peaks", action="store_true", help="keep the times in the table: the machine is busy"
+    )
     parser.add_argument("--data", type=Path, help="a harvest, for the commands that need a language model")
-    parser.add_argument("--out", type=Path, help="write the table to this folder")
+    parser.add_argument("--out", type=Path, help="write the rows of these cases to the table in this folder")
     asked = parser.parse_args()
-    outcomes = []
+    rows = read_rows(asked.out) if asked.out else {}
     with tempfile.TemporaryDirectory() as scratch:
         warm(Path(scratch))
         cases = list(list_cases(Path(scratch), quick=asked.quick))
         cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
         for case in cases:
             if asked.only in case.name:
-                outcomes.append(measure(case))
-                print(format_table(outcomes[-1:]).splitlines()[-1], flush=True)
-    if asked.out:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "table.md").write_text(f"# Forecasts of memory and time\n\n{format_table(outcomes)}")
+                rows[case.name] = format_row(measure(case), rows.get(case.name, "") if asked.peaks else "")
+                print(rows[case.name], flush=True)
+                if asked.out:
+                    write_rows(asked.out, rows)
     return 0
 
 

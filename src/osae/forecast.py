@@ -14,20 +14,23 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import expm1
 from pathlib import Path
 
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
-FIXED = 48 * 2**20  # small arrays, compiled code and what the allocator keeps
-FIXED_TRAINING = 80 * 2**20  # the same while training, with logs and buffers of the background thread
+FIXED = 48 * 2**20  # small arrays, and what the allocator keeps: freed arrays of less than 32 MB
+FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
 PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
-MODE_CELLS = 2**23  # pairs of a direction and a row that exist at once
-STUDY_ROWS = 1024  # rows that studies encode at once
+MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
+STUDY_ROWS, SORTED_ROWS = 1024, 8192  # rows that studies encode at once, and training when it sorts units
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
+DENSE_SHARE = 1 / 32  # of units active, above which these sums are dense
 TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
-MOST_OVERLAPS = 2**28  # that are stored sample by sample of more units
+MOST_OVERLAPS, MOST_STREAMED = 2**28, 2**26  # that are stored sample by sample of more units
+GATHERED = 2**23  # numbers of atoms that are gathered at once to compute overlaps
 
 # multiplications that take as long as ...
 ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including what follows on the code
@@ -39,7 +42,7 @@ CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
 WRITTEN = 120  # writing and hashing a byte
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
-PAGE, PAGE_FILE = 60 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
+PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
 PACKED_SECONDS = 1e-6  # of compressing a byte of a page
 CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
@@ -87,27 +90,36 @@ class Training:
         """Return what the run needs on the CPU at its peak, given the seconds that it takes."""
         matrix, rows = SINGLE * self.units * self.width, SINGLE * self.block * self.width
         held = self.blocks * rows + INDEX * self.block
-        drawn = 2 * SINGLE * self.block * self.world_units + rows
-        # the rows around their mean, in double precision, and twice along all directions
-        start = 7 * SINGLE * self.start_rows * self.width + 3 * DOUBLE * self.width**2
-        started = rows + max(2 * rows, rows + start + self._of_modes()) + 4 * self.members * matrix
+        codes = SINGLE * self.block * self.world_units
+        drawn = codes + max(codes, rows)
+        started = rows + max(2 * rows, rows + self._of_start()) + 4 * self.members * matrix
         trained = held + 8 * self.members * matrix  # weights, gradients, and both moments
         stepped = trained + 2 * matrix + self._of_step()
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
-        ordered = trained + 2 * matrix + _count_overlaps(self.units, self.sorted_k, self.block)
+        ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
         disk = self.members * matrix * (12 + 2 + 2 * self.snapshots)
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
 
-    def _of_modes(self) -> int:
-        """Return the bytes of finding modes: pairs of units, pairs with rows, and sorting modes by gain."""
+    def _of_start(self) -> int:
+        """Return the bytes of finding the directions that units start from: principal ones, or modes."""
+        rows = SINGLE * self.start_rows * self.width
         if not self.mode_units:
+            # the rows around their mean, in double precision, and twice along all directions
+            return 7 * rows + 3 * DOUBLE * self.width**2
+        searched = 4 * SINGLE * MODE_CELLS + SINGLE * self.units * self.mode_units
+        modes = 8 * SINGLE * self.mode_units * self.width
+        fitted = (2 * DOUBLE + SINGLE) * self.units**2 + 2 * SINGLE * MODE_CELLS
+        return 3 * rows + max(searched, modes + self._of_sorting(self.mode_units, MODE_ROWS), fitted)
+
+    def _of_sorting(self, units: int, rows: int) -> int:
+        """Return the bytes of sorting units by gain; while k is warmed up, more of them are active."""
+        if not self.sorted_k:
             return 0
-        pairs = 3 * DOUBLE * self.units**2 + 4 * SINGLE * MODE_CELLS
-        sorting = 16 * min(self.mode_units, SUMMED_UNITS) ** 2
-        return max(pairs, sorting) + 10 * SINGLE * self.mode_units * self.width
+        dense = 3 * DOUBLE * units**2 if DENSE_SHARE * units < self.entries <= units <= SUMMED_UNITS else 0
+        return max(dense, _count_overlaps(units, self.sorted_k, rows, SORTED_ROWS))
 
     def _of_step(self) -> int:
         """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
@@ -118,10 +130,19 @@ class Training:
         return batch + SINGLE * rows * self.units + 12 * SINGLE * self.batch * self.entries
 
 
-def _count_overlaps(units: int, k: int, rows: int) -> int:
-    """Return the bytes needed for the overlaps of units that fire together, which the gain order needs."""
-    pairs = rows * k**2
-    return 16 * min(pairs, units**2) if units <= SUMMED_UNITS else 8 * min(pairs, MOST_OVERLAPS)
+def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_OVERLAPS) -> int:
+    """Return the bytes needed for the overlaps of units that fire together, which the gain order needs.
+
+    They are those of pairs that ever fire together, as sparse sums before and after a batch is added. There
+    are as many pairs as if units fired independently. With more units, overlaps are stored row by row.
+    """
+    if units > SUMMED_UNITS:
+        atoms = 2 * SINGLE * min(GATHERED, batch * k * units)
+        return SINGLE * min(rows * k**2, most) + (INDEX + SINGLE) * rows * k + atoms
+    if k > DENSE_SHARE * units:
+        return 3 * DOUBLE * units**2
+    found, added = (units**2 * -expm1(-n * (k / units) ** 2) for n in (rows, min(batch, rows)))
+    return round(2 * (DOUBLE + SINGLE) * found + 2 * SINGLE * added)
 
 
 @dataclass(frozen=True)
@@ -144,6 +165,11 @@ class DictionarySize:
             return rows + 5 * SINGLE * STUDY_ROWS * self.units
         return rows + 8 * SINGLE * STUDY_ROWS * self.k + SINGLE * PRODUCT
 
+    def observe(self, rows: int) -> int:
+        """Return the bytes that encoding that many rows takes, and the gains of units from their codes."""
+        k = self.k or self.units
+        return self.encode() + _count_overlaps(self.units, k, rows, STUDY_ROWS, MOST_STREAMED)
+
     def count_encoding(self, rows: int) -> float:
         """Return the work of encoding and decoding that many rows."""
         return rows * self.units * self.width * (ENCODED_DENSE if self.k is None else ENCODED)
@@ -165,13 +191,13 @@ def forecast_comparison(
     matching = _match(first, second)
     # two threads draw random dictionaries of the same sizes, like the atoms of all SAEs
     drawing = 2 * (matching + first.matrix + second.matrix) + 4 * total if chance else 0
-    codes = sum(2 * SINGLE * rows * (sae.k or sae.units) for sae in saes)
-    seen = 3 * min(codes, 2**30) + max(sae.encode() for sae in saes) if rows else 0
+    codes = 3 * min(sum(2 * SINGLE * rows * (sae.k or sae.units) for sae in saes), 2**30)
+    observed = 2 * total + max(sae.observe(rows) for sae in saes) if rows else 0
     work = sum(_count_matching(a, b, prefixes, chance=chance) for a, b in combinations(saes, 2))
     if rows:
         work += sum(sae.count_encoding(rows) for sae in saes)
         work += sum(_count_correlating(a, b, rows) for a, b in combinations(saes, 2))
-    return Forecast(FIXED + 2 * total + seen + max(matching, drawing), work=work)
+    return Forecast(FIXED + 2 * total + codes + max(observed, matching, drawing), work=work)
 
 
 def _count_matching(
@@ -211,10 +237,11 @@ def forecast_evaluation(saes: Sequence[DictionarySize], rows: int) -> Forecast:
 
 def forecast_ordering(sae: DictionarySize, rows: int, *, gain: bool) -> Forecast:
     """Return what ordering the units on that many rows takes, including the disk space of the result."""
-    overlaps = _count_overlaps(sae.units, sae.k or sae.units, rows) if gain else 0
-    held = 2 * sae.matrix + 2 * sae.matrix + 2 * sae.matrix  # the SAE, in double precision, and reordered
+    overlaps = _count_overlaps(sae.units, sae.k or sae.units, rows, STUDY_ROWS) if gain else 0
+    ordered = 2 * sae.matrix + sae.encode() + overlaps  # with atoms in double precision
+    written = 4 * sae.matrix  # the reordered SAE, and its file
     work = sae.count_encoding(rows) + (_count_choosing(sae, rows) if gain else 0)
-    return Forecast(FIXED + held + sae.encode() + overlaps, 2 * sae.matrix, work=work)
+    return Forecast(FIXED + 2 * sae.matrix + max(ordered, written), 2 * sae.matrix, work=work)
 
 
 def _count_choosing(sae: DictionarySize, rows: int) -> float:
