@@ -127,8 +127,8 @@ HELD = {"lr.peak": 4e-3, "lr.decay": 0.2, "k_warmup.share": 0.1} | NOISE  # most
 
 def held() -> Iterator[Planned]:
     """Yield runs that stay at the peak rate and at the final k for most of training."""
-    for tokens in (4_000_000, 1_500_000):
-        for way in (None, Average(0.1), Average(0.25, 0.5), Average(0.25, 0.75)):
+    for tokens in (1_500_000, 4_000_000):
+        for way in (None, Average(0.1)):
             yield plan("topk", tokens, 256, HELD, way=way)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.language.ceiling import tabulate_ceilings
 from benchmarks.language.ways import describe
 from benchmarks.trials import Record, read_trials
 from osae.config import from_json
@@ -51,6 +52,7 @@ def tabulate(trials: Sequence[Record]) -> str:
         shown = [n for n, name in enumerate(HEAD) if any(_cells(trial)[n] != ABSENT for trial in rows)]
         cells = [HEAD, ["---"] * len(HEAD), *(_cells(trial) for trial in rows)]
         parts.append("\n".join([f"## {heading}", "", *(_line([row[n] for n in shown]) for row in cells)]))
+    parts.append("\n".join(["## Limits", "", *map(_line, tabulate_ceilings(trials))]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,7 +7,7 @@ import torch
 from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
 from benchmarks.hard import trials as hard
-from benchmarks.language import plans, table, trials, ways
+from benchmarks.language import ceiling, plans, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
 from osae.data.documents import read_documents
@@ -145,6 +145,16 @@ def test_every_planned_trial_has_a_recipe():
         for world, method, changes, epochs, batch in make():
             trial = {"method": method, "changes": changes, "epochs": epochs, "batch": batch}
             assert hard.make_recipe(trial, world).sae.units == world.units
+
+
+def test_the_limit_of_agreement_is_found_where_agreement_follows_the_model():
+    tokens = [250_000, 500_000, 1_000_000, 4_000_000, 16_000_000]
+    found = ceiling.estimate({at: 0.8 - 0.3 * (at / 250_000) ** -0.5 for at in tokens})
+    assert abs(found.limit - 0.8) < 0.01
+    assert abs(found.power - 0.5) < 0.05
+    assert found.low < 0.8 < found.high
+    few = ceiling.estimate({at: 0.8 - 0.3 * (at / 250_000) ** -0.5 for at in tokens[:3]})
+    assert few.high - few.low > found.high - found.low  # short runs say less about the limit
 
 
 def test_the_kept_table_is_that_of_the_kept_trials():
