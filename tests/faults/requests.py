@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -73,16 +74,13 @@ def ask(words: Sequence[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), error.getvalue()
 
 
-STAGES = (
-    "osae: compiling",
-    "osae: splitting",
-    "osae harvest: ",
-)  # lines about what a command does before it finds the fault
+# lines about what a command does before it finds the fault
+STAGE = re.compile(r"osae: (compiling|splitting)|osae harvest: (needs|\d)")
 
 
 def judge(code: int, out: str, error: str) -> str:
     """How the request ended."""
-    lines = [line for line in error.splitlines() if not line.startswith(STAGES)]
+    lines = [line for line in error.splitlines() if not STAGE.match(line)]
     clean = not any(char in out + error for char in "\x1b\u202e\x07")
     if code == 0 and clean:
         return SURVIVED

@@ -126,7 +126,7 @@ def test_a_model_that_was_not_asked_for_may_fail_and_one_that_was_may_not(langua
     for shards, model, message in (
         (moved, str(language / "model"), "contexts.safetensors is missing"),
         (bare, str(language / "model"), "does not name the model"),
-        (x, str(tmp_path / "nowhere"), "cannot be opened as a language model"),
+        (x, str(tmp_path / "nowhere"), "nowhere: there is no such folder"),
         (x, str(make_model(tmp_path / "wide", width=32)), "has width 32 at this layer, but .* has width 16"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -151,7 +151,7 @@ def test_sizes_and_seed_may_be_numbers_of_numpy(rows):
 
 
 def test_unknown_recipes_are_refused(rows):
-    with pytest.raises(ValueError, match=r"no recipe 'osea': did you mean osae\? There are vanilla, topk"):
+    with pytest.raises(ValueError, match=r"no recipe 'osea': did you mean osae\? Choose from vanilla, topk"):
         fit("osea", rows, units=16, k=2)
     with pytest.raises(ValueError, match="no recipe 'toppk': did you mean topk"):
         fit("toppk", rows, **SMALL)
