@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -205,10 +205,22 @@ def _list_writing_cases(folder: Path) -> Iterator[Case]:
 
 
 def _prepare(words: Sequence[str]) -> None:
-    """Run a command in a process of its own, whose memory this one does not inherit."""
+    """Run a command in a process of its own."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        _in_child(lambda: osae(words) and sys.exit("the command failed"))
+
+
+def _in_child(action: Callable[[], object]) -> None:
+    """Do something in a process of its own.
+
+    Large arrays here would change what the allocator of this process, and of those forked from it, keeps.
+    """
     if (child := os.fork()) == 0:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            os._exit(osae(words))
+        try:
+            action()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
     _, status = os.waitpid(child, 0)
     assert status == 0
 
@@ -356,6 +368,7 @@ def main() -> int:
     rows = read_rows(asked.out) if asked.out else {}
     with tempfile.TemporaryDirectory() as scratch:
         warm(Path(scratch))
+        _in_child(lambda: list(list_cases(Path(scratch), quick=asked.quick)))  # writes all files
         cases = list(list_cases(Path(scratch), quick=asked.quick))
         cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
         for case in cases:

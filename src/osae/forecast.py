@@ -112,7 +112,8 @@ class Training:
         searched = 4 * SINGLE * MODE_CELLS + SINGLE * self.units * self.mode_units
         modes = 8 * SINGLE * self.mode_units * self.width
         fitted = (2 * DOUBLE + SINGLE) * self.units**2 + 2 * SINGLE * MODE_CELLS
-        return 3 * rows + max(searched, modes + self._of_sorting(self.mode_units, MODE_ROWS), fitted)
+        ordered = modes + self._of_sorting(self.mode_units, MODE_ROWS)
+        return 3 * rows + searched + max(ordered, fitted)  # the allocator keeps the blocks of the search
 
     def _of_sorting(self, units: int, rows: int) -> int:
         """Return the bytes of sorting units by gain; while k is warmed up, more of them are active."""
