@@ -369,15 +369,20 @@ const osae = (() => {
   const near = new IntersectionObserver(entries => {
     entries.filter(entry => entry.isIntersecting).forEach(entry => draw(entry.target));
   }, {rootMargin: "400px"});
-  figures.forEach(figure => near.observe(figure));
   const showAll = () => drawn.forEach(state => state.plot && show(state));
   dark.addEventListener("change", showAll);
   narrow.addEventListener("change", () => {
     drawn.forEach((state, figure) => state.plot && arrange(figure, state));
     showAll();
   });
-  // on paper: every figure and table, as wide as the paper, in dark ink; data are unpacked in advance, as printing does not wait
-  if (figures.length) requestIdleCallback(() => { startPlotly(); figures.forEach(figure => piece(figure.dataset.plot)); }, {timeout: 5000});
+  // the units come first, as they are above; then figures in view, then all are unpacked, as printing does not wait for it
+  function begin() {
+    figures.forEach(figure => near.observe(figure));
+    if (figures.length) requestIdleCallback(() => { startPlotly(); figures.forEach(figure => piece(figure.dataset.plot)); }, {timeout: 5000});
+  }
+  if (document.getElementById("units")) document.addEventListener("osae-ready", begin, {once: true});
+  else begin();
+  // on paper: every figure and table, as wide as the paper, in dark ink
   const folded = [...document.querySelectorAll("details.more")];
   // what was drawn while it was folded has no width yet
   folded.forEach(each => each.addEventListener("toggle", () => drawn.forEach((state, figure) => {

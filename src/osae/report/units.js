@@ -373,5 +373,6 @@
     root.dataset.ready = "yes";
   }
 
-  start().catch(error => find("detail").replaceChildren(element("p", {role: "alert"}, error.message)));
+  start().catch(error => find("detail").replaceChildren(element("p", {role: "alert"}, error.message)))
+    .finally(() => document.dispatchEvent(new Event("osae-ready")));
 })();
