@@ -54,12 +54,13 @@ def list_intervals(result: ExperimentResult) -> Iterator[tuple[str, Interval]]:
 
 def list_missing(result: ExperimentResult) -> set[str]:
     """Return what a result lacks for recomputing its intervals and retraining its SAEs."""
-    rows = [row for section in result.all_sections() for row in section.rows]
+    lacking = [[row.recipe is None for row in section.rows] for section in result.all_sections()]
+    mixed = any(any(rows) and not all(rows) for rows in lacking)  # rows without any recipe are no methods
     known = [interval.values is not None for _, interval in list_intervals(result)]
     trained = result.training_seconds != 0
     missing = {
         "values of seeds": not known or not all(known),
-        "recipes": trained and any(row.recipe is None for row in rows),
+        "recipes": trained and (mixed or all(map(all, lacking))),
         "commit": result.commit is None,
         "cost": result.training_seconds is None,
     }
