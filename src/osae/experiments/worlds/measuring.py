@@ -10,6 +10,7 @@ from torch import Tensor
 from osae import metrics
 from osae.config import to_json
 from osae.data.worlds import Samples, SparseWorld, World
+from osae.devices import single_thread
 from osae.experiments.published import TABLE_1
 from osae.experiments.worlds.training import Group
 from osae.metrics.statistics import pairs_interval, runs_interval
@@ -46,6 +47,7 @@ def measure_rows(groups: Sequence[Group], world: SparseWorld) -> tuple[MethodRow
 MeasureOne = Callable[[SAE, Output, Truth], dict[str, float]]
 
 
+@single_thread()  # the last bits of sums depend on the number of threads
 @torch.no_grad()
 def measure_saes(
     saes: Mapping[int, SAE], truth: Truth, measure_one: "MeasureOne | None" = None
