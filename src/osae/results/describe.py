@@ -6,7 +6,7 @@ Both are generated from the types. `python -m osae.results` writes the schemas a
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,20 +126,20 @@ def _table_line(key: str, kind: str, meaning: str) -> str:
     return f"| `{key}` | {kind} | {escaped} |"
 
 
-_PLURALS = {int: "integers", float: "numbers", str: "texts"}
+_PLURALS = {int: "integers", float: "numbers", str: "texts", type(None): "nulls"}
 
 
 def _words(hint: Any) -> str:
     """Return the name of a type in the documentation."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_words(option) for option in inside)
+        return _join_options(inside, [_words(option) for option in inside])
     if origin is typing.Literal:
         return " or ".join(f'"{option}"' for option in inside)
     if origin is tuple and (len(inside) != 2 or inside[1] is not Ellipsis):
         return f"[{', '.join(map(_words, inside))}]"
     if origin in (tuple, list):
-        return f"list of {_PLURALS.get(inside[0]) or _words(inside[0])}"
+        return f"list of {_plural(inside[0])}"
     if dataclasses.is_dataclass(hint):
         name = typing.cast(type, hint).__name__
         return f"[{name}](#{name.lower()})"
@@ -147,3 +147,15 @@ def _words(hint: Any) -> str:
         return "any" if hint is Any else "object"
     plain = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "text"}
     return "null" if hint is type(None) else plain[hint]
+
+
+def _plural(hint: Any) -> str:
+    """Return the name of the entries of a list."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(map(_plural, typing.get_args(hint)))
+    return _PLURALS.get(hint) or _words(hint)
+
+
+def _join_options(options: Sequence[Any], words: Sequence[str]) -> str:
+    """Return alternatives; a comma tells "or" between them from "or" inside them."""
+    return (", or " if any(" or " in word for word in words) else " or ").join(words)
