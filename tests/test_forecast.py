@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ import torch
 from benchmarks.reliability import memory
 from osae import SAE, forecast
 from osae.cli import forecasting, main
+from osae.data.harvest import Harvest
+from osae.data.source import Live, LiveRows
+from osae.data.text import TextFiles
 from osae.experiments.jobs import Job, forecast_jobs
 from osae.forecast import Forecast
 from osae.model import SAEConfig
-from osae.recipes import Task, world_recipe
+from osae.recipes import Task, recipe, world_recipe
 from osae.sparsify import TopK
 from osae.training.sizes import measure_training
 from tests.data.tiny import documents, saved_model, saved_text
@@ -123,6 +127,18 @@ def test_more_of_anything_needs_more():
     least = forecast_of()
     for changes in ({"units": 4096}, {"width": 512}, {"batch": 100_000, "samples": 100_000}):
         assert forecast_of(**changes).memory > least.memory
+
+
+def test_a_live_run_needs_room_for_the_contexts_that_it_keeps(tmp_path):
+    text = TextFiles((str(saved_text(tmp_path / "text.jsonl", documents(40, longest=400, seed=3))),))
+    harvest = Harvest(str(saved_model(tmp_path / "model")), text, 4000, layer=1, context=32, skip=2)
+    live = LiveRows(Live(harvest), "cpu", folder=tmp_path)
+    (kept,) = tmp_path.glob("contexts-*")
+    made = recipe("topk", Task(width=16, units=32, k=2, samples=4000, batch=100))
+    sizes = measure_training([made], [0], live.spec)
+    with_contexts, without = sizes.forecast(), replace(sizes, contexts=0).forecast()
+    for counted in (with_contexts.disk - without.disk, with_contexts.memory - without.memory):
+        assert counted == pytest.approx(kept.stat().st_size, rel=0.1)
 
 
 def test_workers_need_memory_each():

@@ -85,20 +85,21 @@ class Training:
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
     world_units: int = 0  # atoms of the synthetic world, if the data are drawn from one
     snapshots: int = 1
+    contexts: int = 0  # bytes of the tokens of a text, which a run with a language model keeps until it ends
 
     def forecast(self, seconds: float | None = None) -> Forecast:
         """Return what the run needs on the CPU at its peak, given the seconds that it takes."""
         matrix, rows = SINGLE * self.units * self.width, SINGLE * self.block * self.width
-        held = self.blocks * rows + INDEX * self.block
+        held = self.blocks * rows + INDEX * self.block + self.contexts
         codes = SINGLE * self.block * self.world_units
         drawn = codes + max(codes, rows)
-        started = rows + max(2 * rows, rows + self._of_start()) + 4 * self.members * matrix
+        started = rows + max(2 * rows, rows + self._of_start()) + 4 * self.members * matrix + self.contexts
         trained = held + 8 * self.members * matrix  # weights, gradients, and both moments
         stepped = trained + 2 * matrix + self._of_step()
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        disk = self.members * matrix * (12 + 2 + 2 * self.snapshots)
+        disk = self.members * matrix * (12 + 2 + 2 * self.snapshots) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
@@ -129,6 +130,14 @@ class Training:
             return batch + 5 * SINGLE * self.batch * self.units
         rows = min(self.batch, max(PRODUCT // self.units, LEAST_ROWS))
         return batch + SINGLE * rows * self.units + 12 * SINGLE * self.batch * self.entries
+
+
+def count_context_bytes(tokens: int, context: int, skip: int = 0) -> int:
+    """Return the bytes of contexts with that many rows, if every context has its full length.
+
+    A token takes 4 bytes; its start, document and offset take 8 bytes for each context.
+    """
+    return -(-tokens // max(1, context - skip)) * (SINGLE * context + 3 * INDEX)
 
 
 def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_OVERLAPS) -> int:

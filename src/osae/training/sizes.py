@@ -8,7 +8,7 @@ import torch
 from osae.data.shards import Shards
 from osae.data.source import MIXED_NUMBERS, Live, OnDisk, SourceSpec
 from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
-from osae.forecast import Training
+from osae.forecast import Training, count_context_bytes
 from osae.kernels import DENSE_SHARE, batch
 from osae.recipes import FromData, FromModes, Recipe
 from osae.revival import Resample, Split
@@ -43,6 +43,7 @@ def measure_training(
         sorted_k=max(_find_sorted_k(recipe) for recipe in recipes),
         world_units=source.units if isinstance(source, SparseWorld) else 0,
         snapshots=snapshots + 1,
+        contexts=_measure_contexts(source),
     )
 
 
@@ -95,6 +96,13 @@ def _measure_source(source: SourceSpec, width: int, seeds: int) -> tuple[int, in
             return source.samples, 1
         case _:
             assert_never(source)
+
+
+def _measure_contexts(source: SourceSpec) -> int:
+    """Return the bytes of the contexts that the run keeps, so that it can be resumed without its text."""
+    if not isinstance(source, Live):
+        return 0
+    return count_context_bytes(source.harvest.tokens, source.harvest.context, source.harvest.skip)
 
 
 def _count_start_rows(recipe: Recipe, rows: int) -> int:
