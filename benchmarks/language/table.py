@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.language.ceiling import tabulate_ceilings
-from benchmarks.language.ways import describe
+from benchmarks.language.ways import Fork, Shared, describe
 from benchmarks.trials import Record, read_trials
 from osae.config import from_json
 
@@ -40,6 +40,7 @@ COLOURS = {"noise": "#D55E00", "modes": "#0072B2"}
 MARKS = {"topk": "o", "osae-from-noise": "s"}
 UNITS = 512  # of trials under the plain name of the text, and in the figure
 DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
+SETTING = ("text", "units", "method", "tokens", "batch")  # what pairs have in common if only a way differs
 ABSENT = "-"
 
 
@@ -53,7 +54,25 @@ def tabulate(trials: Sequence[Record]) -> str:
         cells = [HEAD, ["---"] * len(HEAD), *(_cells(trial) for trial in rows)]
         parts.append("\n".join([f"## {heading}", "", *(_line([row[n] for n in shown]) for row in cells)]))
     parts.append("\n".join(["## Limits", "", *map(_line, tabulate_ceilings(trials))]))
+    parts.append("\n".join(["## Causes", "", *map(_line, tabulate_causes(trials))]))
     return "\n\n".join(parts) + "\n"
+
+
+def tabulate_causes(trials: Sequence[Record]) -> list[list[str]]:
+    """Return the pairs of runs that share something on purpose, next to pairs that share nothing."""
+    ways = [(trial, from_json(trial.get("way"))) for trial in trials]
+    shared = [(trial, way) for trial, way in ways if isinstance(way, Shared | Fork)]
+    alike = [[trial[key] for key in SETTING] for trial, way in shared if isinstance(way, Shared)]
+    usual = [
+        (trial, None)
+        for trial, way in ways
+        if way is None and name_differences(trial) == ABSENT and [trial[key] for key in SETTING] in alike
+    ]
+    rows = [
+        [describe(way) if way else "nothing", f"{trial['tokens']:,}", _agreement(trial, "")]
+        for trial, way in usual + shared
+    ]
+    return [["the two runs share", "tokens", "stability / orderedness"], ["---"] * 3, *rows]
 
 
 def name_table(trial: Mapping[str, Any]) -> str:
@@ -63,7 +82,7 @@ def name_table(trial: Mapping[str, Any]) -> str:
 
 def name_recipe(trial: Mapping[str, Any]) -> str:
     """Return the loss of the trial: recipes for activations differ in little else here."""
-    return "topk" if trial["method"] in ("topk", "topk-resorted") else trial["method"]
+    return "topk" if trial["method"].startswith("topk") else trial["method"]
 
 
 def name_start(trial: Mapping[str, Any]) -> str:
@@ -75,14 +94,16 @@ def name_start(trial: Mapping[str, Any]) -> str:
 def name_differences(trial: Mapping[str, Any]) -> str:
     """Return how the trial differs from two runs of the usual schedule and seeds."""
     made, found = trial["recipe"], []
-    if trial.get("way"):
-        found.append(describe(from_json(trial["way"])))
+    if way := from_json(trial.get("way")):
+        found.append(f"{'shared: ' if isinstance(way, Shared | Fork) else ''}{describe(way)}")
+    if made.get("dictionary", {}).get("kind", "FreeAtoms") != "FreeAtoms":
+        found.append(made["dictionary"]["kind"].lower())
     if made["lr"]["decay"] != DECAY:
         found.append(f"decay {made['lr']['decay']:g}")
     if made["lr"].get("power", 1.0) != 1.0:
         found.append(f"power {made['lr']['power']:g}")
     if made["k_warmup"] and made["k_warmup"]["share"] != WARMUP:
-        found.append(f"k over {made['k_warmup']['share']:g}")
+        found.append(f"k over {made['k_warmup']['share']:g}" if made["k_warmup"]["share"] else "k constant")
     if trial.get("seed"):
         found.append(f"seeds {trial['seed']}, {trial['seed'] + 1}")
     return "; ".join(found) or ABSENT
@@ -90,12 +111,6 @@ def name_differences(trial: Mapping[str, Any]) -> str:
 
 def _cells(trial: Mapping[str, Any]) -> list[str]:
     found = trial["measures"]
-    agreement = [
-        f"{found['stability' + at]:.3f} / {found['orderedness' + at]:.3f}"
-        if f"stability{at}" in found
-        else ABSENT
-        for at in ("_64", "_256", "")
-    ]
     return [
         f"`{name_recipe(trial)}`",
         f"{trial['recipe']['prefix'].get('full', 1):g}",
@@ -108,10 +123,16 @@ def _cells(trial: Mapping[str, Any]) -> list[str]:
         f"{trial['cpu_seconds']:.0f}",
         f"{found['ev']:.3f}",
         f"{found['ev_128']:.3f}" if "ev_128" in found else ABSENT,
-        *agreement,
+        *(_agreement(trial, at) for at in ("_64", "_256", "")),
         f"{found['stream_stability']:.3f}",
         f"{found['chance']:.3f}",
     ]
+
+
+def _agreement(trial: Mapping[str, Any], at: str) -> str:
+    found = trial["measures"]
+    known = f"stability{at}" in found
+    return f"{found['stability' + at]:.3f} / {found['orderedness' + at]:.3f}" if known else ABSENT
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -98,9 +98,9 @@ def describe(way: Way) -> str:
                 f"weights averaged over the last {share:g}{f' until {way.until:g}' if way.until < 1 else ''}"
             )
         case Fork(tokens, rate):
-            return f"both continue one SAE of {tokens:,} tokens at {rate:g}"
+            return f"an SAE of {tokens:,} tokens, which both continue at a peak rate of {rate:g}"
         case Shared():
-            return "same " + " and ".join(name for name in ("seed", "documents") if getattr(way, name))
+            return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
         case Consensus(runs, tokens, rate):
             return f"from {runs} runs of {tokens:,} tokens, continued at {rate:g}"
         case _:

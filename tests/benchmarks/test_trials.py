@@ -11,7 +11,7 @@ from benchmarks.language import ceiling, plans, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
 from osae.data.documents import read_documents
-from osae.data.shards import write_shards
+from osae.data.shards import Shards, write_shards
 from osae.model import SAE
 from osae.recipes import Task, recipe
 from osae.training.simple import fit
@@ -49,6 +49,22 @@ def test_the_halves_of_a_text_share_no_document(tmp_path):
     seen = [{documents[_digest(row)] for row in half.read(0, half.rows)} for half in halves]
     assert not seen[0] & seen[1]
     assert len(seen[0] | seen[1]) == 32
+
+
+def test_the_first_rows_of_a_text_are_cut_from_it(tmp_path):
+    whole = _harvest(tmp_path / "text", rows=1100)
+    text = tmp_path / "text, first 1,024 rows"
+    assert sum(half.rows for half in trials.split(text)) == 1024
+    found = Shards(text)
+    assert torch.equal(found.read(0, 1024), whole.read(0, 1024))
+    assert torch.equal(read_documents(found), read_documents(whole)[:1024])
+
+
+def test_pairs_that_share_something_are_next_to_one_that_shares_nothing():
+    kept = read_trials(ROOT / "evidence/language/trials.jsonl")
+    _, _, nothing, *others = table.tabulate_causes(kept)
+    assert nothing[0] == "nothing"
+    assert [row[0].startswith(("the ", "an SAE ")) for row in others] == [True] * 4
 
 
 def _digest(row):
