@@ -168,7 +168,8 @@ def test_atoms_of_padding_are_never_read(backend):
     x, values, units, decoder, weights, upstream = draw_problem(1, 5, 6, 8, 3, torch.float64)
     padded = torch.cat([torch.zeros(5, 4, dtype=torch.float64), values], -1)
     places = torch.cat([torch.full((5, 4), 8), units], -1)
-    decoder = torch.cat([decoder, torch.full((1, 6), float("nan"), dtype=torch.float64)])
+    decoder = torch.cat([decoder, torch.full((2, 6), float("nan"), dtype=torch.float64)])
+    decoder = decoder[:-1]  # and beyond its end in memory, where unit 9 would be, there are no numbers either
     leaves = [t.requires_grad_() for t in (padded, decoder)]
     with kernels.using(backend):
         weights = torch.cat([weights, weights[:1]])

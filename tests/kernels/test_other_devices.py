@@ -18,6 +18,7 @@ from osae.schedule import Resort
 from osae.sparsify import BatchTopK, JumpReLU
 from osae.training.loop import train
 from osae.training.member import Member
+from tests.kernels.test_contract import draw_problem, loss_by_definition
 from tests.simulated import DEVICE, Limited, on_device
 
 TASK = Task(width=12, units=16, k=2, samples=200, batch=100)
@@ -101,6 +102,22 @@ def test_no_operation_of_a_run_is_one_that_deterministic_mode_refuses(made, rows
         refused = {name for name, args, kwargs in calls if raises(name, args, kwargs)}
     assert used & {"sort", "addmm"}  # the operations inside of kernels are seen too
     assert not refused
+
+
+@pytest.mark.parametrize("backend", ["reference", "dense", "gpu"])
+def test_weights_of_prefixes_may_be_on_the_device(backend):
+    """They are summed in double precision, which the device may lack, and in order, which it may not keep."""
+    pytest.importorskip("triton")
+    x, values, units, decoder, weights, _ = draw_problem(3, 4, 6, 8, 3, torch.float32)
+    with kernels.using(backend), on_device() as calls:
+        loss = kernels.all_prefix_loss(
+            *(part.to(DEVICE) for part in (x, values, units, decoder)), weights.float().to(DEVICE)
+        )
+        assert isinstance(loss, Limited)
+        refused = {name for name, args, kwargs in calls if raises(name, args, kwargs)}
+    assert not refused or backend == "reference"  # whose own sums are not in a fixed order
+    exact = loss_by_definition(x, values, units, decoder, weights)
+    torch.testing.assert_close(loss.as_subclass(torch.Tensor), exact, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("failure", [TypeError, RuntimeError, NotImplementedError])

@@ -69,6 +69,8 @@ def test_too_many_overlaps_are_estimated_from_the_first_samples(monkeypatch):
         activity = Coactivity(decoder)
         activity.update(*twice)
         assert torch.equal(activity.greedy_order(), expected)
+        stored = sum(overlaps.size for _, overlaps in activity._overlaps._batches)  # pyright: ignore
+        assert stored == min(most, 200 * 25)
 
 
 def test_full_codes_give_the_same_order(monkeypatch):

@@ -111,6 +111,20 @@ def test_large_checkpoints_are_written_less_often(folder, monkeypatch):
         assert not writer.is_busy()
 
 
+@pytest.mark.parametrize(("pause", "steps"), [(1e9, [40]), (0.0, range(1, 41))])
+def test_a_run_waits_as_long_as_its_checkpoints_ask_for(pause, steps, folder, monkeypatch):
+    """Although it was asked for one after every step."""
+    begun, real = [], checkpoint.CheckpointWriter.save
+    asked = property(lambda writer: pause, lambda writer, pause: None)
+    monkeypatch.setattr(checkpoint.CheckpointWriter, "pause", asked, raising=False)
+    monkeypatch.setattr(checkpoint.CheckpointWriter, "is_busy", lambda writer: False)
+    monkeypatch.setattr(
+        checkpoint.CheckpointWriter, "save", lambda *args: (begun.append(args[-1]), real(*args))
+    )
+    run.go(folder)
+    assert begun == list(steps)
+
+
 def test_the_state_is_not_copied_on_the_device():
     rows = WORLD.draw("train").x
     with on_device() as calls:
