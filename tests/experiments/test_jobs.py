@@ -1,13 +1,17 @@
 """SAEs kept by experiments are of the recipe that was asked for."""
 
+import signal
+
 import pytest
 
 from osae import SAE
 from osae.config import alter
 from osae.data.worlds import SparseWorld
+from osae.experiments import jobs
 from osae.experiments.jobs import Job, find_commits, sum_seconds, train_all
 from osae.experiments.places import Local
 from osae.recipes import Task, recipe
+from osae.training.member import Member
 
 WORLD = SparseWorld(16, 24, 3, samples=2000)
 
@@ -68,3 +72,69 @@ def test_what_is_damaged_is_trained_again(name, tmp_path):
     (again,) = train_all([asked], tmp_path, place=Local())
     assert again.sae.decoder.equal(first.sae.decoder)
     SAE.load(file.parent)
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Send SIGTERM during the third step of every job."""
+    advance = Member.advance
+
+    def stop(member, x, step):
+        if step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return advance(member, x, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, "advance", stop)
+        yield patch
+
+
+def count_steps(monkeypatch):
+    steps, advance = [], Member.advance
+    monkeypatch.setattr(
+        Member, "advance", lambda member, x, step: (steps.append(step), advance(member, x, step))[1]
+    )
+    return steps
+
+
+def test_a_job_that_pauses_is_resumed_and_gives_the_same_sae(tmp_path, stopped, monkeypatch):
+    asked = job(1e-2)
+    assert jobs._train_and_keep(asked, tmp_path / "paused", may_pause=True) == asked
+    assert jobs._is_paused(asked, tmp_path / "paused")
+    stopped.undo()
+    steps = count_steps(monkeypatch)
+    jobs._train_and_keep(asked, tmp_path / "paused", may_pause=True)
+    assert steps == list(range(3, 10))
+    assert not jobs._is_paused(asked, tmp_path / "paused")
+    jobs._train_and_keep(asked, tmp_path / "whole")
+    for place in ("", "snapshots/0", "snapshots/500"):
+        whole, paused = (
+            SAE.load(asked.folder(tmp_path / name) / place).state_dict() for name in ("whole", "paused")
+        )
+        assert all(paused[name].equal(tensor) for name, tensor in whole.items())
+    assert not list(asked.folder(tmp_path / "paused").glob("paused-*"))
+
+
+@pytest.mark.parametrize("change", ["recipe", "checkpoint", "seconds"])
+def test_a_checkpoint_that_does_not_fit_is_not_used(change, tmp_path, stopped, monkeypatch):
+    asked = job(1e-2)
+    jobs._train_and_keep(asked, tmp_path, may_pause=True)
+    stopped.undo()
+    (paused,) = asked.folder(tmp_path).glob("paused-*")
+    if change == "recipe":
+        asked = job(3e-3)
+    else:
+        (file,) = paused.glob(f"{change}*")
+        file.write_bytes(file.read_bytes()[:-4] + b"????")
+    steps = count_steps(monkeypatch)
+    jobs._train_and_keep(asked, tmp_path, may_pause=True)
+    assert steps == list(range(10))
+    assert not paused.exists()
+
+
+def test_a_job_that_was_stopped_for_good_is_an_error(tmp_path, stopped, monkeypatch):
+    monkeypatch.setattr(
+        jobs, "run_tasks", lambda function, tasks, **_: map(jobs.partial(function, may_pause=True), tasks)
+    )
+    with pytest.raises(ChildProcessError, match="run the same command again"):
+        list(train_all([job(1e-2)], tmp_path, place=Local()))

@@ -15,7 +15,10 @@ import pytest
 from safetensors.torch import load_file
 
 from osae.cli import main
-from osae.experiments.places import Slurm, run_tasks
+from osae.data.worlds import SparseWorld
+from osae.experiments.jobs import Job, train_all
+from osae.experiments.places import Local, Slurm, run_tasks
+from osae.recipes import Task, recipe
 from tests.experiments.slurm_cluster import is_possible, slurm_cluster
 
 pytestmark = pytest.mark.cluster
@@ -79,19 +82,37 @@ def test_a_job_that_is_killed_loses_its_task_alone(tmp_path):
 def test_a_run_whose_time_is_over_is_queued_again_and_resumed(tmp_path):
     """As Slurm does before the limit, a signal is sent in the middle of the run."""
     assert sweep(tmp_path, [0], 60, "local") == 0
-    interrupted = threading.Thread(target=interrupt, args=[tmp_path / "slurm"])
+    interrupted = threading.Thread(target=interrupt, args=[tmp_path / "slurm/runs/seeds=0/log.jsonl"])
     interrupted.start()
     assert sweep(tmp_path, [0], 60, "slurm") == 0
     interrupted.join()
-    (log,) = (tmp_path / "slurm" / "slurm").glob("*_log.err")
-    assert "queued again" in log.read_text()
-    assert len(re.findall("Starting with JobEnvironment", log.with_suffix(".out").read_text())) == 2
+    assert_was_queued_twice(tmp_path / "slurm" / "slurm")
     assert_same_saes(tmp_path, [0])
 
 
-def interrupt(out):
-    """Send SIGUSR2 to the job as soon as its run has begun, and spare it the two minutes after a requeue."""
-    wait_until((out / "runs/seeds=0/log.jsonl").exists)
+def test_an_experiments_job_whose_time_is_over_is_queued_again_and_resumed(tmp_path):
+    made = recipe("topk", Task(12, 16, 2, samples=150_000, batch=50))
+    job = Job(made, 0, SparseWorld(12, 16, 2, samples=4000), snapshots=(0,))
+    (whole,) = train_all([job], tmp_path / "local", place=Local())
+    begun = job.snapshot(tmp_path / "slurm", 0) / "sae.json"
+    interrupted = threading.Thread(target=interrupt, args=[begun])
+    interrupted.start()
+    (resumed,) = train_all([job], tmp_path / "slurm", place=Slurm(tmp_path / "logs"))
+    interrupted.join()
+    assert_was_queued_twice(tmp_path / "logs")
+    ours, theirs = whole.sae.state_dict(), resumed.sae.state_dict()
+    assert all(bool((ours[name] == tensor).all()) for name, tensor in theirs.items())
+
+
+def assert_was_queued_twice(logs):
+    (log,) = logs.glob("*_log.err")
+    assert "queued again" in log.read_text()
+    assert len(re.findall("Starting with JobEnvironment", log.with_suffix(".out").read_text())) == 2
+
+
+def interrupt(begun):
+    """Send SIGUSR2 to the job as soon as it has begun, and spare it the two minutes after a requeue."""
+    wait_until(begun.exists)
     subprocess.run(["scancel", "--signal=USR2", "--name=osae"], check=True)
     wait_until(lambda: "BeginTime" in queue("%r"))
     subprocess.run(["scontrol", "update", f"JobId={queue('%i')}", "StartTime=now"], check=True)

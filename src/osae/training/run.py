@@ -232,7 +232,7 @@ def _go(
         _snapshot(folder, members, 0)
     stopped = {}
     try:
-        with _stop_requests() as stop, checkpoint.CheckpointWriter(folder, sent, mesh) as writer:
+        with stop_requests() as stop, checkpoint.CheckpointWriter(folder, sent, mesh) as writer:
             keep = _Keeper(folder, config, members, stop, logs, writer)
             keep.check_plateau(done)
             steps = members[0].recipe.steps
@@ -428,8 +428,11 @@ def _step_of(line: str) -> int | None:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the stop signal received, or 0; a second signal stops at once."""
+def stop_requests() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the stop signal received, or 0; a second signal stops at once.
+
+    Inside the block, a first SIGINT or SIGTERM does nothing else.
+    """
     asked = 0
 
     def ask(number, frame):
