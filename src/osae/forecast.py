@@ -110,11 +110,12 @@ class Training:
         if not self.mode_units:
             # the rows around their mean, in double precision, and twice along all directions
             return 7 * rows + 3 * DOUBLE * self.width**2
-        searched = 4 * SINGLE * MODE_CELLS + SINGLE * self.units * self.mode_units
         modes = 8 * SINGLE * self.mode_units * self.width
-        fitted = (2 * DOUBLE + SINGLE) * self.units**2 + 2 * SINGLE * MODE_CELLS
+        searched = 2 * SINGLE * MODE_CELLS
         ordered = modes + self._of_sorting(self.mode_units, MODE_ROWS)
-        return 3 * rows + searched + max(ordered, fitted)  # the allocator keeps the blocks of the search
+        fitted = (2 * DOUBLE + 2 * SINGLE) * self.units**2 + SINGLE * MODE_CELLS
+        merged = SINGLE * self.units * self.mode_units  # cosines, in arrays that the allocator keeps
+        return 3 * rows + merged + max(searched, ordered, fitted)
 
     def _of_sorting(self, units: int, rows: int) -> int:
         """Return the bytes of sorting units by gain; while k is warmed up, more of them are active."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -33,7 +34,7 @@ FIRST, LAST = 6, 4  # steps on few rows from every start, and on all rows from t
 SORTED = 15_000  # rows for sorting units and fitting atoms
 ROUNDS = 2  # of fitting atoms to codes
 LEAST = 1e-12  # instead of zero, where the rows are all the same
-CELLS = 2**23  # pairs of a direction and a row that are computed at once
+CELLS = 2**23  # pairs of a direction and a row that are computed at once; arrays of 32 MB are never kept
 RIDGE = 1e-2  # times the mean square of the codes, against units that always fire together
 
 
@@ -84,9 +85,11 @@ def _units(
     An atom is the mean of its tail, and a code is the value with which the unit alone best reconstructs a
     row.
     """
-    codes, least = tails(directions, white, float(share))
+    first, second = (_make_room(white, len(white)) for _ in range(2))
+    codes, least = tails(directions, white, float(share), first)
     atoms = normalize(codes @ centred, dim=-1)
-    gain = (codes * (atoms @ centred.T)).sum(1) / codes.square().sum(1).clamp(min=1e-30)
+    shared = _project(atoms, centred, second).mul_(codes).sum(1)
+    gain = shared / codes.square_().sum(1).clamp(min=1e-30)
     return atoms, (directions @ turn) * gain[:, None], -least * gain
 
 
@@ -109,12 +112,7 @@ def fit_atoms_(sae: SAE, rows: Float[Tensor, "N d"]) -> None:
     Encoders are scaled with their atoms, so that these have unit norm and units contribute the same as
     before.
     """
-    gram = torch.zeros(sae.config.units, sae.config.units, dtype=torch.float64)
-    target = torch.zeros(sae.config.units, sae.config.width, dtype=torch.float64)
-    for some in _split(rows, sae.config.units):
-        codes = sae.encode(some, k=find_k(sae.config.sparsifier)).dense(sae.config.units)
-        gram += codes.T @ codes
-        target += codes.T @ (some - sae.decoder_bias)
+    gram, target = _sum_codes(sae, rows)
     gram.diagonal().add_((RIDGE * gram.diagonal().mean()).clamp(min=LEAST))
     atoms = torch.linalg.solve(gram, target).to(rows.dtype)
     norms = atoms.norm(dim=-1)
@@ -123,6 +121,20 @@ def fit_atoms_(sae: SAE, rows: Float[Tensor, "N d"]) -> None:
     sae.decoder.copy_(torch.where(fires[:, None], atoms / scale[:, None], sae.decoder))
     sae.encoder.mul_(scale[:, None])
     sae.encoder_bias.mul_(scale)
+
+
+def _sum_codes(sae: SAE, rows: Float[Tensor, "N d"]) -> tuple[Float[Tensor, "K K"], Float[Tensor, "K d"]]:
+    """Return the sums over rows of the products of their codes with each other, and with the rows."""
+    units = sae.config.units
+    gram, target = (torch.zeros(units, size, dtype=torch.float64) for size in (units, sae.config.width))
+    product, room = rows.new_empty(units, units), _make_room(rows, units)
+    for some in _split(rows, units):
+        code = sae.encode(some, k=find_k(sae.config.sparsifier))
+        dense = room[: len(some) * units].view(len(some), units).zero_()
+        dense.scatter_add_(1, code.units, code.values)
+        gram += torch.mm(dense.T, dense, out=product)
+        target += dense.T @ (some - sae.decoder_bias)
+    return gram, target
 
 
 def whitening(centred: Float[Tensor, "N d"], floor: float = FLOOR) -> Float[Tensor, "d d"]:
@@ -153,9 +165,12 @@ def climb(
     directions: Float[Tensor, "n d"], white: Float[Tensor, "N d"], share: float, steps: int
 ) -> Float[Tensor, "n d"]:
     """Return the directions after some steps towards their modes."""
+    room = _make_room(white, len(white))
     for _ in range(steps):
-        parts = [tails(some, white, share)[0] @ white for some in _split(directions, len(white))]
-        directions = normalize(torch.cat(parts), dim=-1)
+        sums = torch.empty_like(directions)
+        for some, into in zip(_split(directions, len(white)), _split(sums, len(white)), strict=True):
+            torch.mm(tails(some, white, share, room)[0], white, out=into)
+        directions = normalize(sums, dim=-1)
     return directions
 
 
@@ -164,13 +179,42 @@ def _split(rows: Float[Tensor, "n d"], others: int) -> Sequence[Float[Tensor, "m
     return rows.split(max(1, CELLS // max(1, others)))
 
 
+def _make_room(rows: Float[Tensor, "N d"], others: int) -> Float[Tensor, "cells"]:
+    """Return an array for the pairs with so many others that are computed at once, and then for the next.
+
+    Arrays that are freed and allocated again and again would leave gaps between other ones.
+    """
+    return rows.new_empty(max(CELLS, others))
+
+
+def _project(
+    directions: Float[Tensor, "n d"], rows: Float[Tensor, "N d"], room: Float[Tensor, "cells"]
+) -> Float[Tensor, "n N"]:
+    """Return the value of each row along each direction, in the room."""
+    shape = len(directions), len(rows)
+    return torch.mm(directions, rows.T, out=room[: shape[0] * shape[1]].view(shape))
+
+
 def tails(
-    directions: Float[Tensor, "n d"], white: Float[Tensor, "N d"], share: float
+    directions: Float[Tensor, "n d"], white: Float[Tensor, "N d"], share: float, room: Float[Tensor, "cells"]
 ) -> tuple[Float[Tensor, "n N"], Float[Tensor, "n"]]:
-    """Return the quantile that a share of the rows exceeds, and by how much rows exceed it."""
-    along = directions @ white.T
-    least = along.kthvalue(max(1, len(white) - max(1, round(share * len(white)))), dim=1).values
-    return (along - least[:, None]).clamp_(min=0), least
+    """Return by how much rows exceed the quantile that a share of them exceeds, and the quantile.
+
+    The former is in the room.
+    """
+    along = _project(directions, white, room)
+    least = _smallest(along, max(1, len(white) - max(1, round(share * len(white)))))
+    return along.sub_(least[:, None]).clamp_(min=0), least
+
+
+def _smallest(values: Float[Tensor, "n N"], rank: int) -> Float[Tensor, "n"]:
+    """Return the value with this rank, from 1, in each row; `torch.kthvalue` needs four times the memory."""
+    found, row = values.new_empty(len(values)), np.empty_like(values.numpy(), shape=values.shape[1])
+    for place, each in enumerate(values.numpy()):
+        row[:] = each
+        row.partition(rank - 1)
+        found[place] = float(row[rank - 1])
+    return found
 
 
 def merge(directions: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
