@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from osae.data.worlds import ForestWorld
+from osae.dictionary import Aligned
 from osae.prefix import Boundaries, Mixed, Uniform
 from osae.recipes import FromNoise, group_ends
 from osae.revival import Split
@@ -20,6 +21,7 @@ NAMED_TREE = ForestWorld(samples=100_000, seed=SEED, roots=16)
 NAMED_FLAT = ForestWorld(samples=100_000, seed=SEED)
 Planned = tuple[ForestWorld, str, dict[str, Any], int, int]  # ..., epochs, batch
 
+SCHEDULES_RATE = 0.016  # of trials that compare schedules and dictionaries
 RATES = (0.016, 0.004, 0.032, 0.064, 0.008)
 METHODS = (
     "topk",
@@ -46,6 +48,40 @@ def methods() -> Iterator[Planned]:
         for name in METHODS:
             for world in (TREE, FLAT):
                 yield world, name, {"lr.peak": rate}, 5, 500
+
+
+def at_once() -> Iterator[Planned]:
+    """Yield the final k from the first step, and the peak rate for most of training, from noise."""
+    soon = {"lr.peak": SCHEDULES_RATE, "lr.decay": 0.2, "k_warmup.share": 0.0, "start": FromNoise()}
+    sorts = {"prefix.full": 0.8, "resort": Resort(8, samples=8000)}
+    for world in (TREE, FLAT):
+        yield world, "topk", soon, 5, 500
+        yield world, "topk-aligned", soon, 5, 500
+        yield world, "osae-from-noise", soon | sorts, 5, 500
+        yield world, "osae-from-noise", soon | sorts | {"dictionary": Aligned()}, 5, 500
+
+
+def aligned() -> Iterator[Planned]:
+    """Yield aligned atoms with other rates, schedules and mass on the whole dictionary."""
+    base = {"lr.peak": SCHEDULES_RATE, "lr.decay": 0.2, "k_warmup.share": 0.0, "start": FromNoise()}
+    base |= {"dictionary": Aligned(), "prefix.full": 0.8, "resort": Resort(8, samples=8000)}
+    ideas: list[dict[str, Any]] = [
+        {"lr.peak": 0.032},
+        {"lr.peak": 0.008},
+        {"lr.decay": 0.5},
+        {"k_warmup.share": 0.35},
+        {"prefix.full": 0.95},
+    ]
+    for world in (TREE, FLAT):
+        for idea in ideas:
+            yield world, "osae-from-noise", base | idea, 5, 500
+
+
+def schedules() -> Iterator[Planned]:
+    """Yield every method with the final k from the first step and the peak rate for most of training."""
+    for name in METHODS:
+        for world in (TREE, FLAT):
+            yield world, name, {"lr.peak": SCHEDULES_RATE, "lr.decay": 0.2, "k_warmup.share": 0.0}, 5, 500
 
 
 def recipes() -> Iterator[Planned]:
@@ -96,6 +132,9 @@ def batches() -> Iterator[Planned]:
 
 PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "rates": rates,
+    "schedules": schedules,
+    "at-once": at_once,
+    "aligned": aligned,
     "methods": methods,
     "recipes": recipes,
     "steps": steps,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.language.ways import KEPT, Average, Consensus, Fork, Shared, Way
+from osae.dictionary import Aligned
 from osae.recipes import FromModes, FromNoise
 from osae.schedule import Resort
 
@@ -132,6 +133,58 @@ def held() -> Iterator[Planned]:
             yield plan("topk", tokens, 256, HELD, way=way)
 
 
+def explore() -> Iterator[Planned]:
+    """Yield a higher rate, no warm-up of k, and aligned atoms, with most steps at the peak rate."""
+    for method, changes in (
+        ("topk", {"lr.peak": 8e-3}),
+        ("topk", {"k_warmup.share": 0.0}),
+        ("topk-aligned", {}),
+    ):
+        for way in (None, Average(0.1), Average(0.25)):
+            yield plan(method, 1_500_000, 256, HELD | changes, way=way)
+
+
+AT_ONCE = {"lr.peak": 4e-3, "lr.decay": 0.2, "k_warmup.share": 0.0} | NOISE  # the final k from the first step
+
+
+def combine() -> Iterator[Planned]:
+    """Yield the final k from the first step, with aligned atoms, a higher rate and the ordered loss."""
+    for method, changes in (
+        ("topk-aligned", {}),
+        (ORDERED, {"dictionary": Aligned()} | FEW_SORTS),
+        ("topk-aligned", {"lr.peak": 6e-3}),
+        (ORDERED, {"dictionary": Aligned(), "prefix.full": 0.9} | FEW_SORTS),
+    ):
+        for way in (None, Average(0.25)):
+            yield plan(method, 1_500_000, 256, AT_ONCE | changes, way=way)
+
+
+ORDERED_AT_ONCE = AT_ONCE | {"dictionary": Aligned(), "prefix.full": 0.8} | FEW_SORTS
+
+
+def repeats() -> Iterator[Planned]:
+    """Yield the usual schedule, the final k from the first step, and the latter with the ordered loss."""
+    yield plan(ORDERED, 1_500_000, 256, AT_ONCE | {"prefix.full": 0.8} | FEW_SORTS)
+    for seed in (0, 2, 4):
+        yield plan(ORDERED, 1_500_000, 256, ORDERED_AT_ONCE, seed=seed)
+        yield plan("topk", 1_500_000, 256, AT_ONCE, seed=seed)
+        yield plan("topk", 1_500_000, 256, {"lr.peak": 4e-3} | NOISE, seed=seed)
+
+
+def at_once_long() -> Iterator[Planned]:
+    """Yield the final k from the first step in long runs, with both losses."""
+    yield plan(ORDERED, 5_000_000, 256, ORDERED_AT_ONCE)
+    yield plan("topk", 5_000_000, 256, AT_ONCE)
+
+
+def linux() -> Iterator[Planned]:
+    """Yield the same methods on the text that took no part in the search."""
+    for seed in (0, 2, 4):
+        yield plan(ORDERED, 1_500_000, 256, ORDERED_AT_ONCE, text="linux", seed=seed)
+        yield plan("topk", 1_500_000, 256, AT_ONCE, text="linux", seed=seed)
+        yield plan("topk", 1_500_000, 256, {"lr.peak": 4e-3} | NOISE, text="linux", seed=seed)
+
+
 def consensus() -> Iterator[Planned]:
     """Yield a start from what short runs have in common, at the cost of the baseline."""
     yield probe({}, 300_000, way=Consensus(3, 150_000, 4e-3))
@@ -171,6 +224,11 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "causes": causes,
     "consensus": consensus,
     "held": held,
+    "explore": explore,
+    "combine": combine,
+    "repeats": repeats,
+    "at-once-long": at_once_long,
+    "linux": linux,
     "cooling": cooling,
     "phases": phases,
 }

@@ -15,6 +15,7 @@ from benchmarks.language.ceiling import tabulate_ceilings
 from benchmarks.language.ways import Fork, Shared, describe
 from benchmarks.trials import Record, read_trials
 from osae.config import from_json
+from osae.metrics import mean_interval
 
 FIGURE = "agreement-cost.png"
 HEAD = (
@@ -41,6 +42,7 @@ MARKS = {"topk": "o", "osae-from-noise": "s"}
 UNITS = 512  # of trials under the plain name of the text, and in the figure
 DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
 SETTING = ("text", "units", "method", "tokens", "batch")  # what pairs have in common if only a way differs
+REPEATED = 3  # pairs of runs from which a mean has an interval
 ABSENT = "-"
 
 
@@ -54,6 +56,7 @@ def tabulate(trials: Sequence[Record]) -> str:
         cells = [HEAD, ["---"] * len(HEAD), *(_cells(trial) for trial in rows)]
         parts.append("\n".join([f"## {heading}", "", *(_line([row[n] for n in shown]) for row in cells)]))
     parts.append("\n".join(["## Limits", "", *map(_line, tabulate_ceilings(trials))]))
+    parts.append("\n".join(["## Repeats", "", *map(_line, tabulate_repeats(trials))]))
     parts.append("\n".join(["## Causes", "", *map(_line, tabulate_causes(trials))]))
     return "\n\n".join(parts) + "\n"
 
@@ -75,6 +78,31 @@ def tabulate_causes(trials: Sequence[Record]) -> list[list[str]]:
     return [["the two runs share", "tokens", "stability / orderedness"], ["---"] * 3, *rows]
 
 
+def tabulate_repeats(trials: Sequence[Record]) -> list[list[str]]:
+    """Return means over pairs of runs, with 95 % intervals, where a trial was repeated with other seeds."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for trial in trials:
+        label = [name_table(trial), f"`{name_recipe(trial)}`, {name_differences(trial, seeds=False)}"]
+        sizes = [trial[key] for key in ("tokens", "batch")] + [trial["recipe"]["lr"]["peak"]]
+        groups.setdefault((*label, *map(str, [name_start(trial), _full(trial), *sizes])), []).append(trial)
+    rows = []
+    for (text, label, *_), pairs in groups.items():
+        if len({trial.get("seed", 0) for trial in pairs}) >= REPEATED:
+            ev, early = (mean_interval([t["measures"][key] for t in pairs]).mean for key in ("ev", "ev_128"))
+            found = [
+                mean_interval([t["measures"][key] for t in pairs]) for key in ("stability", "orderedness")
+            ]
+            shown = [f"{each.mean:.3f} [{each.low:.3f}, {each.high:.3f}]" for each in found]
+            label = f"{label}, full {_full(pairs[0])}".replace(f", {ABSENT}", "").replace(", full 1", "")
+            rows.append([text, label, str(len(pairs)), f"{ev:.3f}", f"{early:.3f}", *shown])
+    head = ["text", "trial", "pairs", "EV", "EV of 128", "stability", "orderedness"]
+    return [head, ["---"] * len(head), *rows]
+
+
+def _full(trial: Mapping[str, Any]) -> str:
+    return f"{trial['recipe']['prefix'].get('full', 1):g}"
+
+
 def name_table(trial: Mapping[str, Any]) -> str:
     """Return the heading of the table that contains the trial."""
     return trial["text"] if trial["units"] == UNITS else f"{trial['text']}, {trial['units']:,} units"
@@ -91,8 +119,8 @@ def name_start(trial: Mapping[str, Any]) -> str:
     return f"{trial['prototype']['start']}, first version" if "prototype" in trial else found
 
 
-def name_differences(trial: Mapping[str, Any]) -> str:
-    """Return how the trial differs from two runs of the usual schedule and seeds."""
+def name_differences(trial: Mapping[str, Any], *, seeds: bool = True) -> str:
+    """Return how the trial differs from two runs of the usual schedule and, unless turned off, seeds."""
     made, found = trial["recipe"], []
     if way := from_json(trial.get("way")):
         found.append(f"{'shared: ' if isinstance(way, Shared | Fork) else ''}{describe(way)}")
@@ -104,7 +132,7 @@ def name_differences(trial: Mapping[str, Any]) -> str:
         found.append(f"power {made['lr']['power']:g}")
     if made["k_warmup"] and made["k_warmup"]["share"] != WARMUP:
         found.append(f"k over {made['k_warmup']['share']:g}" if made["k_warmup"]["share"] else "k constant")
-    if trial.get("seed"):
+    if seeds and trial.get("seed"):
         found.append(f"seeds {trial['seed']}, {trial['seed'] + 1}")
     return "; ".join(found) or ABSENT
 
@@ -113,7 +141,7 @@ def _cells(trial: Mapping[str, Any]) -> list[str]:
     found = trial["measures"]
     return [
         f"`{name_recipe(trial)}`",
-        f"{trial['recipe']['prefix'].get('full', 1):g}",
+        _full(trial),
         name_start(trial),
         name_differences(trial),
         f"{trial['rows']:,}",

@@ -387,6 +387,20 @@ def osae_from_noise(task: Task) -> Recipe:
     )
 
 
+def osae_aligned(task: Task) -> Recipe:
+    """Train the ordered loss from noise with aligned encoders, constant k, and mostly at the peak rate."""
+    noise = osae_from_noise(task)
+    return replace(
+        noise,
+        name="osae-aligned",
+        lr=replace(noise.lr, decay=0.2),
+        prefix=replace(noise.prefix, full=0.8),
+        dictionary=Aligned(),
+        k_warmup=None,
+        resort=Resort(8, samples=8000),
+    )
+
+
 def osae_from_modes(task: Task) -> Recipe:
     """Train like `osae-from-noise`, but from modes of the data and with constant k.
 
@@ -431,6 +445,7 @@ RECIPES: dict[str, Maker] = {
     "osae-paper": osae_paper_on_activations,
     "osae": osae_on_activations,
     "osae-from-noise": osae_from_noise,
+    "osae-aligned": osae_aligned,
     "osae-from-modes": osae_from_modes,
     **_on(activations_base, *_OTHER_ROADS),
 }

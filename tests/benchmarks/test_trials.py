@@ -1,11 +1,13 @@
 """Trials: a file keeps every one once, and two runs of a trial share no document."""
 
 import json
+from dataclasses import replace
 
 import torch
 
 from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
+from benchmarks.hard import table as hard_table
 from benchmarks.hard import trials as hard
 from benchmarks.language import ceiling, plans, table, trials, ways
 from benchmarks.language.measures import measure_pair
@@ -163,6 +165,28 @@ def test_every_planned_trial_has_a_recipe():
             assert hard.make_recipe(trial, world).sae.units == world.units
 
 
+def test_the_recipe_is_the_one_that_was_tried():
+    tried = next(trial for trial in plans.repeats() if trial["changes"] == plans.ORDERED_AT_ONCE)
+    made = trials.make_recipe(tried, 576)
+    assert made.k_warmup is not None
+    assert made.k_warmup.share == 0
+    task = Task(576, tried["units"], tried["k"], tried["tokens"], tried["batch"])
+    assert replace(made, name="osae-aligned", k_warmup=None) == recipe("osae-aligned", task)
+
+
+def test_repeated_trials_are_summarised_by_their_mean():
+    kept = read_trials(ROOT / "evidence/language/trials.jsonl")
+    rows = table.tabulate_repeats(kept)[2:]
+    assert len(rows) >= 3
+    assert all(int(row[2]) >= 3 for row in rows)
+    usual = [trial for trial in kept if trial["method"] == "topk" and trial["text"] == "wikipedia"]
+    usual = [trial for trial in usual if trial["tokens"] == 1_500_000 and trial["batch"] == 256]
+    usual = [trial for trial in usual if table.name_differences(trial, seeds=False) == table.ABSENT]
+    usual = [t for t in usual if t["recipe"]["lr"]["peak"] == 0.004 and table.name_start(t) == "noise"]
+    mean = sum(trial["measures"]["stability"] for trial in usual) / len(usual)
+    assert any(row[5].startswith(f"{mean:.3f} [") for row in rows)
+
+
 def test_the_limit_of_agreement_is_found_where_agreement_follows_the_model():
     tokens = [250_000, 500_000, 1_000_000, 4_000_000, 16_000_000]
     found = ceiling.estimate({at: 0.8 - 0.3 * (at / 250_000) ** -0.5 for at in tokens})
@@ -176,6 +200,13 @@ def test_the_limit_of_agreement_is_found_where_agreement_follows_the_model():
 def test_the_kept_table_is_that_of_the_kept_trials():
     kept = ROOT / "evidence" / "language"
     assert table.tabulate(read_trials(kept / "trials.jsonl")) == (kept / "table.md").read_text()
+
+
+def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():
+    folder = ROOT / "evidence/hard"
+    text = hard_table.tabulate(read_trials(folder / "trials.jsonl"))
+    assert (folder / "table.md").read_text() == text
+    assert text.count(" - ") == 4  # aligned encoders were not tried with the usual schedule
 
 
 def test_the_figure_shows_every_trial(tmp_path):

@@ -33,6 +33,7 @@ WORLD = [flag for flag in list_flags(train.COMMAND) if flag.startswith("--world-
             [
                 "osae-paper",
                 "osae-from-noise",
+                "osae-aligned",
                 "osae-from-modes",
                 "osae-geometric",
                 "osae-swept",

@@ -1,0 +1,64 @@
+"""Write the table of trials on development worlds that differ in schedule and dictionary:
+
+    python -m benchmarks.hard.table evidence/hard
+
+reads trials.jsonl from the folder and writes table.md to it.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hard.plans import METHODS, SCHEDULES_RATE, TREE
+from benchmarks.trials import Record, read_trials
+from osae.config import to_json
+
+ALIGNED = "topk-aligned"
+HEAD = ("recipe", "flat, usual", "flat, constant k", "tree, usual", "tree, constant k")
+SOON = {"lr.decay": 0.2, "k_warmup.share": 0.0}
+USUAL: dict[str, Any] = {}
+NOISE = {"start": {"kind": "FromNoise"}}
+ORDERED = {"prefix.full": 0.8, "resort": {"kind": "Resort", "times": 8, "until": 1.0, "samples": 8000}}
+
+
+def tabulate(trials: Sequence[Record]) -> str:
+    """Return MCC / stability of every recipe, with the usual schedule and with constant k."""
+    rows = {f"`{name}`": (name, USUAL) for name in METHODS}
+    rows |= {"`topk`, from noise": ("topk", NOISE), "`topk-aligned`, from noise": (ALIGNED, NOISE)}
+    rows["`osae-aligned`"] = ("osae-from-noise", NOISE | ORDERED | {"dictionary": {"kind": "Aligned"}})
+    lines = [HEAD, ["---"] * len(HEAD)]
+    for label, (method, changes) in rows.items():
+        cells = [
+            _find(trials, method, changes | schedule, roots)
+            for roots in (0, TREE.roots)
+            for schedule in (USUAL, SOON)
+        ]
+        lines.append([label, *cells])
+    return "\n".join(["## Schedules", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+
+def _find(trials: Sequence[Record], method: str, changes: Mapping[str, Any], roots: int) -> str:
+    """Return the measures of a trial; it is identified by its changes, besides the rate."""
+    world = to_json(TREE) | {"roots": roots}
+    for trial in trials:
+        same = trial["changes"] == {"lr.peak": SCHEDULES_RATE, **changes} and trial["world"] == world
+        if same and trial["method"] == method and (trial["epochs"], trial["batch"]) == (5, 500):
+            found = trial["measures"]
+            return f"{found['mcc_truth']:.3f} / {found['stability_pairs']:.3f}"
+    return "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("evidence", type=Path)
+    asked = parser.parse_args(arguments)
+    text = tabulate(read_trials(asked.evidence / "trials.jsonl"))
+    (asked.evidence / "table.md").write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
