@@ -77,3 +77,23 @@ def test_work_in_threads_returns_what_work_in_turn_returns(threads):
 def test_work_in_threads_is_done_at_the_same_time():
     both = threading.Barrier(2, timeout=30)
     assert sorted(map_in_threads(lambda _: both.wait(), range(2), 2)) == [0, 1]
+
+
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_an_interruption_of_work_in_threads_is_raised_and_starts_no_more_calls(place):
+    here, both, calls = threading.current_thread(), threading.Barrier(2, timeout=30), []
+
+    def work(item: int) -> None:
+        calls.append(item)
+        if item < 2:
+            both.wait()
+        if (threading.current_thread() is here) == (place == "here"):
+            raise KeyboardInterrupt
+        left.wait(30)
+
+    left = threading.Event()
+    threading.Timer(0.2, left.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        map_in_threads(work, range(50), 2)
+    left.wait(30)
+    assert sorted(calls) == [0, 1]

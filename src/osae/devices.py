@@ -1,6 +1,7 @@
 """Where tensors are kept and computations run."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -71,9 +72,13 @@ def single_thread() -> Iterator[None]:
 @contextmanager
 def threads_for(work: int) -> Iterator[None]:
     """Use all threads for a product of that many multiplications, or one if its bits may depend on them."""
-    several = _outside[0] if _outside else torch.get_num_threads()
-    with _threads(1 if work < SMALL_WORK else several):
+    with _threads(1 if work < SMALL_WORK else count_threads()):
         yield
+
+
+def count_threads() -> int:
+    """Return the number of threads that torch uses, outside of any block with a single one."""
+    return _outside[0] if _outside else torch.get_num_threads()
 
 
 @contextmanager
@@ -90,23 +95,27 @@ def map_in_threads(function: Callable[[Item], Found], items: Iterable[Item], thr
     """Return the function's results for all items, computed on that many threads, including this one.
 
     Use it for work that mostly runs outside of Python. If calls raise exceptions, the exception of the first
-    such item is raised. The other threads are daemons, so that an interrupted command ends at once.
+    such item is raised. After an interruption, no more calls are started. The other threads are daemons, so
+    that an interrupted command ends at once.
     """
     tasks: list[tuple[Item, Future[Found]]] = [(item, Future()) for item in items]
-    left = iter(tasks)
-    taking = threading.Lock()
+    left, caller = deque(tasks), threading.current_thread()
 
     def work() -> None:
         while True:
-            with taking:
-                task = next(left, None)
-            if task is None:
+            try:
+                item, future = left.popleft()
+            except IndexError:
                 return
-            item, future = task
             try:
                 future.set_result(function(item))
             except Exception as error:
                 future.set_exception(error)
+            except BaseException as error:
+                left.clear()
+                future.set_exception(error)
+                if threading.current_thread() is caller:
+                    raise
 
     for _ in range(min(threads, len(tasks)) - 1):
         threading.Thread(target=work, name="osae-work", daemon=True).start()

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,6 +65,51 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def all_blocks(spec: Harvest, lm: LanguageModel):
     contexts = build_contexts(spec, lm)
     return [make_block(spec, lm, contexts, index, 64) for index in range(len(contexts.blocks) - 1)]
+
+
+@contextmanager
+def threads(count: int):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_harvest_does_not_depend_on_the_number_of_threads(tmp_path, spec, folder, kind):
+    made = {}
+    for count in (1, 2, 3):
+        with threads(count):
+            harvest(
+                replace(spec, model=str(folder / kind), layer=2, max_norm=10.0),
+                tmp_path / f"{count}",
+                dtype="float32",
+                device="cpu",
+                batch_tokens=8,  # the last bits of small batches depend on threads the most
+            )
+        made[count] = files_of(tmp_path / f"{count}")
+    assert len(made[1]) > 10
+    assert made[1] == made[2] == made[3]
+
+
+def test_a_model_that_passes_change_runs_one_batch_at_a_time(folder):
+    lm = LanguageModel(str(folder / "llama"), layer=1, device="cpu")
+    with threads(3):
+        assert lm.count_passes() == 3
+        next(module for module in lm.model.modules() if hasattr(module, "rope_type")).rope_type = "dynamic"
+        assert lm.count_passes() == 1
+
+
+def test_batches_in_several_threads_do_not_see_each_other(folder):
+    lm = LanguageModel(str(folder / "llama"), layer=2, device="cpu")
+    ids = torch.randint(2, 62, (60, 1, 8), generator=torch.Generator().manual_seed(0))
+    alone = [lm.activations(each) for each in ids]
+    lost = [lm.losses(each, torch.zeros_like) for each in ids]
+    with threads(4):
+        both = lm.map_batches(lambda each: (lm.activations(each), lm.losses(each, torch.zeros_like)), ids)
+    for (found, loss), wanted, zero in zip(both, alone, lost, strict=True):
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(loss, zero)
 
 
 @pytest.mark.parametrize(

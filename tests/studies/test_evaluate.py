@@ -97,6 +97,17 @@ def test_losses_are_means_over_predictions_context_by_context(language, monkeypa
     assert spliced == pytest.approx(mean(lambda hidden: sae(hidden).reconstruction)[0], rel=1e-5)
 
 
+def test_losses_do_not_depend_on_the_number_of_threads(language, monkeypatch):
+    monkeypatch.setattr(splice, "_LOGITS", 8 * (1 + len(WORDS)))  # small batches depend on threads the most
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(evaluate([language / "some"], language / "x", tokens=500))
+    torch.set_num_threads(before)
+    first, *others = [(result.cross_entropy, result.saes[0].cross_entropy) for result in found]
+    assert others == [first, first]
+
+
 def test_few_tokens_take_the_first_contexts_and_text_takes_others(language, tmp_path):
     few = evaluate([language / "some"], language / "x", tokens=20).cross_entropy
     assert 20 <= few.tokens < 20 + 12

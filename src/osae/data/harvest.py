@@ -7,6 +7,7 @@ the first missing block, and a training run can take its blocks directly from th
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,7 @@ from osae.data.lm import LanguageModel
 from osae.data.shards import DTYPES, TENSOR, Shard, Shards, check_dtype, shard_file, write_manifest
 from osae.data.text import Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP, DType
+from osae.devices import single_thread
 from osae.files import atomic_write, check_regular, file_sha256, is_part
 from osae.forecast import Forecast, check, forecast_harvest, free_disk
 from osae.launching import local_rank
@@ -211,15 +213,21 @@ def make_block(
     `tell(rows, seconds)` is called after each batch, with the time taken by the model. Several ranks that
     call this together share the batches; all of them return the whole block.
     """
-    batches = list(batch_contexts(contexts, index, batch_tokens))
-    own = []
-    for ids, group in batches[ranks.rank :: ranks.size]:
+    passes, telling = lm.count_passes(), threading.Lock()
+
+    def compute(batch: tuple[np.ndarray, np.ndarray]) -> Tensor:
+        ids, group = batch
         started = perf_counter()
         hidden = lm.activations(torch.from_numpy(ids).long())
         seconds = perf_counter() - started
         lengths = contexts.starts[group + 1] - contexts.starts[group]
-        own.append(torch.cat([hidden[row, spec.skip : stop] for row, stop in enumerate(lengths.tolist())]))
-        tell(len(own[-1]), seconds)
+        rows = torch.cat([hidden[row, spec.skip : stop] for row, stop in enumerate(lengths.tolist())])
+        with telling:
+            tell(len(rows), seconds / passes)
+        return rows
+
+    batches = list(batch_contexts(contexts, index, lm.limit_tokens(batch_tokens)))
+    own = lm.map_batches(compute, batches[ranks.rank :: ranks.size])
     groups = [group for _, group in batches]
     about = [_describe_rows(spec, contexts, group) for group in groups]
     rows = _exchange_rows(own, [len(each) for each, _, _ in about], ranks)
@@ -502,7 +510,8 @@ def _write_missing(
     blocks = ((names[i], make_block(spec, job.lm, contexts, i, job.batch_tokens, pace)) for i in mine)
     made: dict[str, _Made] = {}
     try:
-        _write_blocks(blocks, work, job.dtype, made)
+        with single_thread() if job.lm.device.type == "cpu" else nullcontext():  # also the one that writes
+            _write_blocks(blocks, work, job.dtype, made)
     except OSError as error:
         if ranks.size > 1 or isinstance(work, Mirror):
             raise OSError(f"{error}. Run the same command again to resume.") from error
@@ -530,7 +539,8 @@ def _finish_part(job: _Job, error: OSError, names: Sequence[str], made: Mapping[
 def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
     """Return what the missing rows need; raise `ValueError` with the number that fits if that is too much."""
     width, item = job.lm.activations(torch.zeros(1, 1).long()).shape[-1], DTYPES[job.dtype].itemsize
-    model, block = job.lm.forecast_bytes(min(job.batch_tokens, missing)), job.spec.block
+    model = job.lm.forecast_bytes(min(job.batch_tokens, missing), job.spec.context)
+    block = job.spec.block
     seconds = _time_model(job, missing) / job.ranks.size
     needs = forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
     folder = job.work.folder
@@ -545,10 +555,11 @@ def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
 
 def _time_model(job: _Job, rows: int) -> float:
     """Return the seconds that the model takes for that many rows, from the time that it takes for a few."""
-    context = job.spec.context
-    contexts = 1 if job.lm.device.type == "cpu" else max(1, job.batch_tokens // context)
+    context, passes = job.spec.context, job.lm.count_passes()
+    contexts = passes if job.lm.device.type == "cpu" else max(1, job.batch_tokens // context)
+    ids = torch.zeros(contexts // passes, context, dtype=torch.int64)
     started = time.perf_counter()
-    job.lm.activations(torch.zeros(contexts, context, dtype=torch.int64))
+    job.lm.map_batches(job.lm.activations, [ids] * passes)
     return (time.perf_counter() - started) / (contexts * context) * rows
 
 

@@ -7,22 +7,28 @@ residual stream after N blocks; the last one: also after the final norm), or the
 If only activations are needed, the forward pass stops there.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from osae.data.places import check_layer, check_place, split_gguf
-from osae.devices import choose_device
+from osae.devices import choose_device, count_threads, map_in_threads, single_thread
 from osae.messages import shorten
 
 __all__ = ["LanguageModel", "Splice", "check_place"]
 
+PASS_TOKENS = 512  # in a pass on the CPU, unless a context is longer: one thread is as fast with few
+CHANGING = ("dynamic", "longrope")  # types of position embeddings that a pass adapts to its contexts
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 Splice = Callable[[Float[Tensor, "n t d"]], Float[Tensor, "n t d"]]
 
 
@@ -50,7 +56,8 @@ class LanguageModel:
         self.device = torch.device(choose_device(device))
         check_place(name, layer=layer, module=module, revision=revision)
         self.tokenizer, self.model, self.revision = _load(name, revision, self.device)
-        self._site, self._before = _find_place(self.model, layer, module)
+        self._current = _Current()
+        _hook(*_find_place(self.model, layer, module), self._current)
 
     @property
     def vocabulary(self) -> int:
@@ -72,14 +79,40 @@ class LanguageModel:
         """Return the number of tokens in the longest context that the model supports; None if not stated."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
-    def forecast_bytes(self, tokens: int) -> int:
-        """Return an estimate of the memory that a pass over this many tokens takes on this machine."""
+    def forecast_bytes(self, tokens: int, context: int) -> int:
+        """Return an estimate of the memory that a pass over so many tokens takes on this machine.
+
+        On the CPU, several passes over contexts of this length take place at once.
+        """
         if self.device.type != "cpu":
             return 0
         config = self.model.config.get_text_config()
         width = config.hidden_size
         inside = 8 * width + 3 * getattr(config, "intermediate_size", 4 * width)
-        return 40 * 2**20 + 2 * tokens * inside
+        together = self.count_passes() * max(self.limit_tokens(tokens), min(context, tokens))
+        return 40 * 2**20 + 2 * together * inside
+
+    def limit_tokens(self, tokens: int) -> int:
+        """Return how many of so many tokens to put in a batch, whatever the number of threads."""
+        return min(tokens, PASS_TOKENS) if self.device.type == "cpu" else tokens
+
+    def count_passes(self) -> int:
+        """Return how many batches `map_batches` computes at once."""
+        kinds = [str(getattr(module, "rope_type", "")) for module in self.model.modules()]
+        changes = any(name in kind for kind in kinds for name in CHANGING)
+        return 1 if self.device.type != "cpu" or changes else count_threads()
+
+    def map_batches(self, function: Callable[[Item], Found], batches: Iterable[Item]) -> list[Found]:
+        """Return the function's results for all batches; it calls this model.
+
+        On the CPU, the last bits of a pass depend on its number of threads, so each has a single one, and
+        different batches run in different threads.
+        """
+        if self.device.type != "cpu":
+            return list(map(function, batches))
+        passes = self.count_passes()
+        with single_thread():
+            return map_in_threads(function, batches, passes)
 
     @torch.no_grad()
     def activations(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n t d"]:
@@ -93,7 +126,7 @@ class LanguageModel:
             seen.append(hidden)
             raise _Stop
 
-        with self._hook(ids.shape, keep), suppress(_Stop):
+        with self._observe(ids.shape, keep), suppress(_Stop):
             self._run(ids)
         if not seen:
             raise ValueError(f"{self._where}: the model never runs this module: give a different one.")
@@ -114,7 +147,7 @@ class LanguageModel:
             changed = splice(hidden[:, skip:].float().cpu()).to(hidden)
             return torch.cat([hidden[:, :skip], changed], dim=1)
 
-        with self._hook(ids.shape, replace):
+        with self._observe(ids.shape, replace):
             logits = self._run(ids).logits[:, :-1].float()
         targets = ids[:, 1:].to(logits.device)
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").cpu()
@@ -145,8 +178,8 @@ class LanguageModel:
         return self.model(input_ids=ids.to(self.device), use_cache=False)
 
     @contextmanager
-    def _hook(self, shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Pass the activations at the place, one row per id, through `change` within the block."""
+    def _observe(self, shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Pass the activations at the place, one row per id, through `change` in this thread's block."""
 
         def apply(hidden: Any) -> Tensor:
             if not isinstance(hidden, Tensor) or hidden.shape[:-1] != shape:
@@ -157,29 +190,48 @@ class LanguageModel:
                 )
             return change(hidden)
 
-        def before(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            if args:
-                return (apply(args[0]), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": apply(kwargs.get("hidden_states"))}
-
-        def after(module: nn.Module, args: tuple, output: Any) -> Any:
-            match output:
-                case (first, *others):
-                    return (apply(first), *others)
-                case {"last_hidden_state": last}:
-                    output["last_hidden_state"] = apply(last)
-                    return output
-                case _:
-                    return apply(output)
-
-        if self._before:
-            hook = self._site.register_forward_pre_hook(before, with_kwargs=True)
-        else:
-            hook = self._site.register_forward_hook(after)
+        self._current.apply = apply
         try:
             yield
         finally:
-            hook.remove()
+            self._current.apply = None
+
+
+class _Current(threading.local):
+    """What the pass in this thread does to the activations at the place: nothing by default."""
+
+    apply: Callable[[Any], Tensor] | None = None
+
+
+def _hook(site: nn.Module, at_input: bool, current: _Current) -> None:
+    """Pass the input of a module, or else its output, through the current function of each thread.
+
+    The module is hooked once, because hooks cannot be added or removed while other threads run the model.
+    """
+
+    def before(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if (apply := current.apply) is None:
+            return None
+        if args:
+            return (apply(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": apply(kwargs.get("hidden_states"))}
+
+    def after(module: nn.Module, args: tuple, output: Any) -> Any:
+        if (apply := current.apply) is None:
+            return None
+        match output:
+            case (first, *others):
+                return (apply(first), *others)
+            case {"last_hidden_state": last}:
+                output["last_hidden_state"] = apply(last)
+                return output
+            case _:
+                return apply(output)
+
+    if at_input:
+        site.register_forward_pre_hook(before, with_kwargs=True)
+    else:
+        site.register_forward_hook(after)
 
 
 def _load(name: str, revision: str | None, device: torch.device) -> tuple[Any, Any, str]:

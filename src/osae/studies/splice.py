@@ -6,7 +6,7 @@ Shapes: n contexts, t tokens in each, T tokens in all, d width.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import isfinite
+from math import fsum, isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from osae.progress import Steps
 from osae.results.evaluation import CrossEntropy, ModelInfo, SplicedCrossEntropy
 from osae.studies.subjects import BATCH, Data
 
-_LOGITS = 2**26  # logits that the model computes at once (256 MB)
+_LOGITS = 2**26  # logits that the model computes in a pass (256 MB)
 
 
 class SplicedLosses(NamedTuple):
@@ -107,7 +107,7 @@ def _open_language(data: Data, model: str, text: Sequence[str], tokens: int, dev
     if not pieces:
         raise ValueError(f"no context has a token to predict after the first {spec.skip}: give longer text.")
     _check_fit(lm, pieces, data)
-    batches = _batch(pieces, spec.skip, max(1, _LOGITS // lm.vocabulary))
+    batches = _batch(pieces, spec.skip, lm.limit_tokens(max(1, _LOGITS // lm.vocabulary)))
     return Language(lm, spec, len(pieces), batches)
 
 
@@ -186,13 +186,17 @@ def _check_fit(lm: LanguageModel, pieces: Sequence[np.ndarray], data: Data) -> N
 def splice_losses(language: Language, saes: Sequence[SAE], steps: Steps) -> SplicedLosses:
     """Return the mean losses over all predictions at positions where something is spliced in."""
     splices: list[Splice | None] = [None, torch.zeros_like, *map(_splice, saes)]
-    totals = [0.0] * len(splices)
-    for batch in language.batches:
-        for place, splice in enumerate(splices):
+
+    def add_up(batch: Batch) -> list[float]:
+        sums = []
+        for splice in splices:
             losses = language.lm.losses(batch.ids, splice, skip=language.spec.skip)
-            totals[place] += float(losses[batch.counted].double().sum())
+            sums.append(float(losses[batch.counted].double().sum()))
             steps("cross-entropy")
-    clean, zero, *spliced = (total / language.tokens for total in totals)
+        return sums
+
+    each = language.lm.map_batches(add_up, language.batches)
+    clean, zero, *spliced = (fsum(sums) / language.tokens for sums in zip(*each, strict=True))
     return SplicedLosses(clean, zero, spliced)
 
 
