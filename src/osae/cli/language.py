@@ -96,7 +96,7 @@ class LanguageOptions(Options):
     )
     text_seed: int | None = option("seed for shuffling", default=None, shown="0", group=LANGUAGE)
     batch_tokens: int | None = option(
-        "number of tokens to run through the model at once",
+        "number of tokens to run through the model at once, on the CPU at most 512 in each thread",
         default=None,
         shown="4096",
         least=1,
