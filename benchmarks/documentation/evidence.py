@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import ROOT
 from osae import results
 from osae.experiments.claims import judge_result
+from osae.experiments.methods import UNTRAINED
 from osae.files import CHECKSUM, atomic_write, seal
 from osae.report import render_markdown
 from osae.results.base import Interval
@@ -54,7 +55,10 @@ def list_intervals(result: ExperimentResult) -> Iterator[tuple[str, Interval]]:
 
 def list_missing(result: ExperimentResult) -> set[str]:
     """Return what a result lacks for recomputing its intervals and retraining its SAEs."""
-    lacking = [[row.recipe is None for row in section.rows] for section in result.all_sections()]
+    lacking = [
+        [row.recipe is None for row in section.rows if row.method != UNTRAINED]
+        for section in result.all_sections()
+    ]
     mixed = any(any(rows) and not all(rows) for rows in lacking)  # rows without any recipe are no methods
     known = [interval.values is not None for _, interval in list_intervals(result)]
     trained = result.training_seconds != 0

@@ -17,6 +17,11 @@ osae reproduce lm $DATA --units 2048 --k 32 --tokens 2048000 --seeds 3 --starts 
   --rates 2e-3,4e-3,8e-3 --jobs 2 --out runs/lm/evidence \
   --methods topk,batchtopk,matryoshka-fixed,matryoshka-random,osae-paper,osae
 
+# Five seeds with 512 units (44 minutes of training on one core; the results are in evidence/lm-small).
+osae reproduce lm $DATA --units 512 --k 24 --tokens 1536000 --seeds 5 --starts noise --rates 4e-3,8e-3,1.6e-2 \
+  --stitch 0 --jobs 1 --out runs/lm/small \
+  --methods topk,matryoshka-fixed,matryoshka-random,matryoshka-piecewise,osae-paper,osae
+
 # Two mixtures of the texts, 70/30 and 30/70, without a common document: closer to each other than the texts.
 osae reproduce lm $DATA --mix 0.7 --units 2048 --k 32 --tokens 2048000 --seeds 3 --starts noise --stitch 0 \
   --rates 2e-3,4e-3,8e-3 --jobs 2 --out runs/lm/mixtures \
