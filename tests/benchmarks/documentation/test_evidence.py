@@ -13,7 +13,6 @@ from osae.metrics.statistics import crossed_interval, pairs_interval, runs_inter
 REMAKE = {"runs": runs_interval, "pairs": pairs_interval, "crossed": crossed_interval}
 RELEASE_0_1_0 = {"values of seeds", "recipes", "commit", "cost"}
 MISSING = {  # all other folders have everything; so must a new one
-    "ablate": RELEASE_0_1_0,
     "lm": RELEASE_0_1_0,
     "trust": {"values of seeds"},  # each number is one over all runs
     "trust-lm": {"values of seeds"},
