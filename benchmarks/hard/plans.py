@@ -124,7 +124,8 @@ def steps() -> Iterator[Planned]:
 
 def batches() -> Iterator[Planned]:
     """Yield methods from noise with batches of 2,048 samples and of 512."""
-    ideas = [("topk", 2048), ("topk", 512), ("osae-from-noise", 512), ("matryoshka-random", 512)]
+    ideas = [("topk", 2048), ("topk", 512), ("osae-aligned", 512), ("topk-aligned", 512)]
+    ideas += [("osae-from-noise", 512), ("matryoshka-random", 512)]
     for name, batch in ideas:
         for world in (NAMED_TREE, NAMED_FLAT):
             yield world, name, {"start": FromNoise()}, 10, batch

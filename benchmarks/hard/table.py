@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hard.plans import METHODS, SCHEDULES_RATE, TREE
+from benchmarks.hard.plans import METHODS, NAMED_FLAT, NAMED_TREE, SCHEDULES_RATE, TREE, batches
 from benchmarks.trials import Record, read_trials
 from osae.config import to_json
 
@@ -36,7 +36,27 @@ def tabulate(trials: Sequence[Record]) -> str:
             for schedule in (USUAL, SOON)
         ]
         lines.append([label, *cells])
-    return "\n".join(["## Schedules", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+    return "\n".join(["## Schedules", "", *map(_line, lines), "", *_tabulate_batches(trials), ""])
+
+
+def _tabulate_batches(trials: Sequence[Record]) -> list[str]:
+    """Return MCC, stability and orderedness on the protocol's worlds, from noise, by recipe and batch."""
+    head = ["recipe", "batch", "flat", "tree"]
+    lines = [head, ["---"] * len(head)]
+    for method, batch in dict.fromkeys((method, batch) for _, method, _, _, batch in batches()):
+        cells = []
+        for world in (NAMED_FLAT, NAMED_TREE):
+            about = (method, batch, 10, NOISE, to_json(world))
+            keys = ("method", "batch", "epochs", "changes", "world")
+            found = next(t["measures"] for t in trials if tuple(t[key] for key in keys) == about)
+            names = ("mcc_truth", "stability_pairs", "orderedness_pairs")
+            cells.append(" / ".join(f"{found[name]:.3f}" for name in names))
+        lines.append([f"`{method}`", f"{batch:,}", *cells])
+    return ["## Batches", "", *map(_line, lines)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _find(trials: Sequence[Record], method: str, changes: Mapping[str, Any], roots: int) -> str:
