@@ -50,6 +50,11 @@ def round_measures(found: Mapping[str, float]) -> dict[str, float]:
     return {key: round(value, 5) for key, value in found.items()}
 
 
+def format_row(cells: Sequence[str]) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
 def make_parser(description: str | None, plans: Iterable[str]) -> argparse.ArgumentParser:
     """Return the parser of a command that runs a plan; from here on, use a single thread."""
     torch.set_num_threads(1)

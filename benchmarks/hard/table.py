@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hard.plans import METHODS, NAMED_FLAT, NAMED_TREE, SCHEDULES_RATE, TREE, batches
-from benchmarks.trials import Record, read_trials
+from benchmarks.trials import Record, format_row, read_trials
 from osae.config import to_json
 
 ALIGNED = "topk-aligned"
@@ -36,7 +36,7 @@ def tabulate(trials: Sequence[Record]) -> str:
             for schedule in (USUAL, SOON)
         ]
         lines.append([label, *cells])
-    return "\n".join(["## Schedules", "", *map(_line, lines), "", *_tabulate_batches(trials), ""])
+    return "\n".join(["## Schedules", "", *map(format_row, lines), "", *_tabulate_batches(trials), ""])
 
 
 def _tabulate_batches(trials: Sequence[Record]) -> list[str]:
@@ -52,11 +52,7 @@ def _tabulate_batches(trials: Sequence[Record]) -> list[str]:
             names = ("mcc_truth", "stability_pairs", "orderedness_pairs")
             cells.append(" / ".join(f"{found[name]:.3f}" for name in names))
         lines.append([f"`{method}`", f"{batch:,}", *cells])
-    return ["## Batches", "", *map(_line, lines)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return ["## Batches", "", *map(format_row, lines)]
 
 
 def _find(trials: Sequence[Record], method: str, changes: Mapping[str, Any], roots: int) -> str:

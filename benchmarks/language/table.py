@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.language.ceiling import tabulate_ceilings
 from benchmarks.language.ways import Fork, Shared, describe
-from benchmarks.trials import Record, read_trials
+from benchmarks.trials import Record, format_row, read_trials
 from osae.config import from_json
 from osae.metrics import mean_interval
 
@@ -54,10 +54,12 @@ def tabulate(trials: Sequence[Record]) -> str:
         rows.sort(key=lambda trial: (trial["tokens"], name_start(trial), name_recipe(trial)))
         shown = [n for n, name in enumerate(HEAD) if any(_cells(trial)[n] != ABSENT for trial in rows)]
         cells = [HEAD, ["---"] * len(HEAD), *(_cells(trial) for trial in rows)]
-        parts.append("\n".join([f"## {heading}", "", *(_line([row[n] for n in shown]) for row in cells)]))
-    parts.append("\n".join(["## Limits", "", *map(_line, tabulate_ceilings(trials))]))
-    parts.append("\n".join(["## Repeats", "", *map(_line, tabulate_repeats(trials))]))
-    parts.append("\n".join(["## Causes", "", *map(_line, tabulate_causes(trials))]))
+        parts.append(
+            "\n".join([f"## {heading}", "", *(format_row([row[n] for n in shown]) for row in cells)])
+        )
+    parts.append("\n".join(["## Limits", "", *map(format_row, tabulate_ceilings(trials))]))
+    parts.append("\n".join(["## Repeats", "", *map(format_row, tabulate_repeats(trials))]))
+    parts.append("\n".join(["## Causes", "", *map(format_row, tabulate_causes(trials))]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -161,10 +163,6 @@ def _agreement(trial: Mapping[str, Any], at: str) -> str:
     found = trial["measures"]
     known = f"stability{at}" in found
     return f"{found['stability' + at]:.3f} / {found['orderedness' + at]:.3f}" if known else ABSENT
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def plot(trials: Sequence[Record], path: Path) -> None:
