@@ -100,9 +100,10 @@ docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -m benchmarks.documentation.site site
 
-# The experiments on worlds behind evidence/, from training to the tables of the docs; run it again to resume. Hours.
+# Everything behind evidence/, from training to the tables of the docs; run it again to resume. Many hours.
+# With a language model: make .venv/.ready-lm, then make evidence TEXTS=FOLDER (python -m benchmarks.evidence --help).
 evidence: setup
-	$(BIN)/python -m benchmarks.evidence
+	$(BIN)/python -m benchmarks.evidence $(if $(TEXTS),--texts $(TEXTS))
 
 # Our training step and the peers', in turns: docs/speed.md. About 25 minutes on two idle cores.
 bench: setup $(INTEROP)/.ready

@@ -1,11 +1,15 @@
-"""The command behind `make evidence`: what it keeps, and how long it says that it takes."""
+"""The command behind `make evidence`: what it runs, what it keeps, and how long it says that it takes."""
 
+import importlib.util
 import json
 
 import pytest
 
 from benchmarks import evidence
-from osae.experiments import EXPERIMENTS
+from osae.cli.commands.reproduce import find_commands
+from osae.cli.parsing import parse
+
+DOCUMENTATION = ["benchmarks.documentation.evidence", "benchmarks.documentation.pages"]
 
 
 def test_time_left_is_that_of_the_kept_results_for_as_many_seeds_as_are_asked_for(tmp_path):
@@ -35,9 +39,45 @@ def test_results_and_numbers_behind_figures_are_kept_and_nothing_else(tmp_path):
 
 
 def test_every_experiment_that_is_run_exists():
-    assert set(evidence.EXPERIMENTS) <= set(EXPERIMENTS)
+    for name, part in evidence.EXPERIMENTS.items():
+        module, command, experiment, *words = part.commands[0]
+        assert (module, command) == ("osae", "reproduce")
+        request = parse(find_commands()[experiment], words)  # raises if an option is wrong
+        assert request.options.out == part.run, name
+    runs = [part.run for part in evidence.EXPERIMENTS.values()]
+    assert len(set(runs)) == len(runs)
 
 
-def test_an_unknown_experiment_is_refused():
-    with pytest.raises(SystemExit, match="no experiment lm: choose from lemma"):
+def test_every_stored_folder_is_made_by_a_part():
+    folders = {path.name for path in (evidence.ROOT / "evidence").iterdir() if path.is_dir()}
+    made = evidence.PARTS.keys() - {"hard-trials"} | {"hard"}
+    assert folders - made == {"lm"}  # of release 0.1.0, kept for its 2,048 units
+
+
+def test_every_module_that_is_run_exists_and_has_a_command_line():
+    modules = {words[0] for part in evidence.BENCHMARKS.values() for words in part.commands}
+    for module in modules:
+        assert importlib.util.find_spec(module), module
+
+
+def test_parts_that_lack_something_are_named_and_the_others_run(monkeypatch, capsys, tmp_path):
+    ran = []
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    monkeypatch.setattr(evidence, "run", lambda words, python=None: ran.append(words[0]))
+    evidence.main(["threads", "precision", "peers"])
+    assert ran == ["benchmarks.reliability.threads", *DOCUMENTATION]
+    said = capsys.readouterr().out
+    assert "left out precision: give --texts FOLDER" in said
+    assert "left out peers: the peers' environment is missing" in said
+    ran.clear()
+    evidence.main(["threads"])  # again
+    assert ran == DOCUMENTATION
+    assert "threads is done; to repeat it, remove runs/done/threads" in capsys.readouterr().out
+    evidence.main(["precision", "--texts", "texts"])
+    assert ran.count("osae") == 4  # harvests of two texts, for training and held out
+
+
+def test_an_unknown_part_is_refused(capsys):
+    with pytest.raises(SystemExit):
         evidence.main(["lm"])
+    assert "no part lm: choose from lemma" in capsys.readouterr().err
