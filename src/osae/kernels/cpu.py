@@ -10,6 +10,7 @@ most B/512 * d/64 tasks or so; everything else by rows or units.
 # autograd Functions name their own arguments
 # pyright: reportIncompatibleMethodOverride=false
 
+import ctypes
 import functools
 import itertools
 import os
@@ -36,6 +37,7 @@ LEAST_ROWS = 512  # minimum rows of a product: fewer cost more time than a small
 MOST_BUFFER = 2**26  # maximum pre-activations at once, whatever the number of rows: 256 MB in float32
 TASKS = 32  # in the loss's backward pass, if there are enough samples: more than most machines have cores
 LANE_NUMBERS = 2**27  # in the decoder gradients that are summed in parallel: 0.5 GB in float32
+KEPT = 2**28  # bytes of freed memory that are kept for the next step
 PIECES = 4  # per thread, in loops over independent rows: balances the load if a core is busy
 BUFFER = 2**21  # pre-activations computed at once: 8 MB in float32, small enough to be searched in cache
 
@@ -341,6 +343,7 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive 
 @functools.cache
 def _compile(dtype: torch.dtype) -> None:
     """Compile every loop for `dtype`, or load it from numba's cache; print a note if that takes a while."""
+    _keep_freed_memory()
     note = threading.Timer(2.0, _say_compiling)
     note.daemon = True
     note.start()
@@ -352,6 +355,18 @@ def _compile(dtype: torch.dtype) -> None:
         loops.bad_unit(_array(units), 1)
     finally:
         note.cancel()
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let glibc keep up to KEPT bytes that have been freed, instead of asking the kernel for them every step.
+
+    A page that comes from the kernel must be cleared first, which takes longer than most uses of it.
+    """
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, KEPT // 8)  # M_MMAP_THRESHOLD: larger arrays are not kept; 32 MB is the most
+        libc.mallopt(-1, KEPT)  # M_TRIM_THRESHOLD
 
 
 def _say_compiling() -> None:
