@@ -269,26 +269,25 @@ def sum_by_unit(values, start, first, last, sums):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def scatter_outer(values, start, owners, rows, first, last, out):
-    """Compute out[u] = sum of value * rows[b] for units u = first..last-1.
+    """Compute out[u] = sum of value * rows[b] for units u = first..last-1, in the order of entries.
 
-    `values` are in the order of `owners`. Four entries are added at a time, in their order, so that the sum
-    is read and written once for the four of them.
+    `values` are in the order of `owners`.
     """
-    for unit in range(first, last):
-        acc = out[unit]
-        acc[:] = 0
-        begin, end = start[unit], start[unit + 1]
-        rest = end - (end - begin) % 4
-        for entry in range(begin, rest, 4):
-            v0, v1, v2, v3 = values[entry], values[entry + 1], values[entry + 2], values[entry + 3]
-            row0, row1 = rows[owners[entry]], rows[owners[entry + 1]]
-            row2, row3 = rows[owners[entry + 2]], rows[owners[entry + 3]]
-            for i in range(len(acc)):
-                acc[i] = (((acc[i] + v0 * row0[i]) + v1 * row1[i]) + v2 * row2[i]) + v3 * row3[i]
-        for entry in range(rest, end):
-            value, row = values[entry], rows[owners[entry]]
-            for i in range(len(acc)):
-                acc[i] += value * row[i]
+    width = rows.shape[1]
+    whole = width // COLUMNS * COLUMNS
+    for begin in range(0, whole, COLUMNS):
+        for unit in range(first, last):
+            sums = zeros(rows)
+            for entry in range(start[unit], start[unit + 1]):
+                sums = add_row(sums, values[entry], rows, owners[entry] * width + begin)
+            store(out, unit * width + begin, sums)
+    for unit in range(first, last if whole < width else first):
+        left = out[unit, whole:]
+        left[:] = 0
+        for entry in range(start[unit], start[unit + 1]):
+            value, row = values[entry], rows[owners[entry], whole:]
+            for i in range(len(left)):
+                left[i] += value * row[i]
 
 
 # --- top-k ----------------------------------------------------------------------------------------
