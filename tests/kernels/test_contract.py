@@ -530,8 +530,11 @@ def test_tiles_of_units_do_not_change_results(active, shuffled, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(grads, found[0][1:], strict=True))
 
 
-def test_codes_and_their_gradients_are_the_same_on_more_threads_than_cores(threads):
-    x, _, _, decoder, _, _ = draw_problem(6, 300, 40, 96, 7, torch.float32)
+@pytest.mark.parametrize(
+    "shape", [(300, 40, 96), (512, 80, 100)]
+)  # MKL's bits depend on threads at the second
+def test_codes_and_their_gradients_are_the_same_on_more_threads_than_cores(shape, threads):
+    x, _, _, decoder, _, _ = draw_problem(6, *shape, 7, torch.float32)
     found = []
     for count in (1, 4 * (os.cpu_count() or 1)):
         threads(count)
@@ -541,6 +544,29 @@ def test_codes_and_their_gradients_are_the_same_on_more_threads_than_cores(threa
             rows = kernels.decode(values, units, leaves[1])
         found.append([values, units, rows, *torch.autograd.grad(rows.square().sum(), leaves)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_steps_reuse_the_memory_of_earlier_ones():
+    """Without it, most steps get thousands of pages from the kernel; 1,152 of them hold one array of rows."""
+    if not sys.platform.startswith("linux"):
+        return  # a setting of glibc
+    code = """if True:
+        import resource, torch
+        from benchmarks.speed.ours import ENTRIES
+        from benchmarks.speed.pipe import Shape
+        from benchmarks.speed.worker import Bench
+        torch.set_num_threads(1)
+        bench = Bench(ENTRIES["osae-exact"], Shape(2048, 576, 512, 24))
+        count = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(4):
+            bench.answer("step"), bench.answer("forward_backward")
+        before = count()
+        for _ in range(4):
+            bench.answer("step"), bench.answer("forward_backward")
+        print((count() - before) / 8)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout.splitlines()[-1]) < 700
 
 
 @pytest.mark.parametrize("samples", [1500, 5000])
