@@ -29,9 +29,9 @@ from osae.kernels.precision import without_autocast
 BACKENDS = ("reference", "cpu", "dense", "gpu")
 
 # The share of the K units above which matrix products over all of them replace loops over the active ones.
-# Measured in CPU time on one thread, forward and backward, loss and encoder together: at a share of
-# 0.7 the loops take 0.8 to 0.9 times as long, at 1 they take 1.2 to 1.5 times as long, for (80, 100),
-# (128, 1024), (512, 2048), (576, 512). Other devices have the value of older loops: not measured.
+# Measured in CPU time on one thread, forward and backward, loss and encoder together: the loops take 0.8 to
+# 0.9 times as long at a share of 0.7, and 1.2 to 1.5 times as long at 1, for (d, K) = (80, 100), (128, 1024),
+# (512, 2048) and (576, 512). Other devices have the value of older loops: not measured.
 DENSE_SHARE = 0.75
 DENSE_SHARE_ELSEWHERE = 0.4
 
