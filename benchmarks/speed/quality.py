@@ -5,7 +5,10 @@
 Entries are trained one after another, each in its own process on one thread; time is CPU time, without that
 of the measurements. Activations are centred and scaled to a mean square of one per coordinate for all
 entries. Every entry gets the same number of trials: its default learning rate and multiples of it, on the
-first rows; the best of them is used for the whole run.
+first rows; the best of them is used for the whole run. The time of imports is not counted for any entry.
+
+With --only, the other entries keep the results of an earlier run in the same folder, if it was of the same
+size.
 """
 
 import argparse
@@ -48,8 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part.sub_(mean).mul_(scale)
     shape = Shape(asked.batch, rows.shape[1], asked.units, asked.k)
     steps = asked.rows * asked.epochs // asked.batch
-    entries: dict[str, Any] = {}
-    result = {"shape": shape._asdict(), "steps": steps, "machine": describe_machine(), "entries": entries}
+    size = {"shape": shape._asdict(), "steps": steps}
+    entries = _keep(asked.out / "quality.json", size)
+    result = {**size, "machine": describe_machine(), "entries": entries}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "activations.pt"
         torch.save({"rows": rows, "held": held}, path)
@@ -94,6 +98,12 @@ def _read(path: str, count: int) -> Tensor:
         if found >= count:
             break
     return torch.cat(parts)[:count]
+
+
+def _keep(path: Path, size: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of an earlier run of this size."""
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    return earlier["entries"] if earlier and size.items() <= earlier.items() else {}
 
 
 def find_best(name: str, shape: Shape, steps: int, data: Path, peers_python: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benchmarks.speed.curves import Curve
 from benchmarks.speed.pipe import Shape
+from benchmarks.speed.worker import TINY
 from osae.data.source import MemoryRows
 from osae.recipes import Task, recipe
 from osae.training.loop import train
@@ -38,11 +39,10 @@ class Blocks(MemoryRows):
 
 def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, factor: float = 1.0) -> Curve:
     """Train the recipe of an entry, at `factor` times its learning rate, and return its curve."""
-    task = Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B)
-    made = recipe(RECIPES[name], task)
-    made = replace(made, lr=replace(made.lr, peak=factor * made.lr.peak))
+    few = torch.randn(10 * TINY.B, TINY.d, generator=torch.Generator().manual_seed(0))
+    make_member(name, TINY, few, steps, factor).advance(few[: TINY.B], 0)  # imports libraries, as for peers
     source, started = Blocks(rows), time.process_time()
-    member = Member(made, 0, source.block(0))
+    member = make_member(name, shape, source.block(0), steps, factor)
 
     def reconstruct(x: Tensor) -> Tensor:
         return member.sae(x * member.scale).reconstruction / member.scale
@@ -50,6 +50,12 @@ def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, fact
     curve = Curve(held, reconstruct, shape.B, steps, started)
     train([member], source, after=[lambda done, _: curve.after(done)])
     return curve
+
+
+def make_member(name: str, shape: Shape, rows: Tensor, steps: int, factor: float) -> Member:
+    """Start the SAE of an entry, from the first rows."""
+    made = recipe(RECIPES[name], Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B))
+    return Member(replace(made, lr=replace(made.lr, peak=factor * made.lr.peak)), 0, rows)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ from osae.kernels.precision import without_autocast
 BACKENDS = ("reference", "cpu", "dense", "gpu")
 
 # The share of the K units above which matrix products over all of them replace loops over the active ones.
-# Measured in CPU time on one thread of a busy machine, forward and backward: for the loss, the two take the
-# same time at a share of about 0.7 for (d, K) = (80, 100), 0.5 for (128, 1024) and 0.45 for (512, 2048); for
-# the encoder, at 0.2 to 0.4. A single value in between is slower by about a third at worst. Not measured on a
-# GPU.
-DENSE_SHARE = 0.4
+# Measured in CPU time on one thread, forward and backward, loss and encoder together: the loops take 0.8 to
+# 0.9 times as long at a share of 0.7, and 1.2 to 1.5 times as long at 1, for (d, K) = (80, 100), (128, 1024),
+# (512, 2048) and (576, 512). Other devices have the value of older loops: not measured.
+DENSE_SHARE = 0.75
+DENSE_SHARE_ELSEWHERE = 0.4
 
 _forced: ContextVar[str | None] = ContextVar("osae_kernel", default=None)
 
@@ -126,7 +126,7 @@ def _choose(dictionary: Tensor, share: float) -> ModuleType:
     """Return the backend for a dictionary and the share of its units that a sample uses."""
     if name := _forced.get() or os.environ.get("OSAE_KERNEL"):
         return _load(name)
-    if share > DENSE_SHARE:
+    if share > (DENSE_SHARE if dictionary.device.type == "cpu" else DENSE_SHARE_ELSEWHERE):
         return _load("dense")
     if dictionary.device.type == "cpu" and dictionary.dtype in (torch.float32, torch.float64):
         return _load("cpu")

@@ -3,16 +3,18 @@
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
 No array here has size B*K or B*k*d. Both gradients of a dictionary are summed in a fixed order, so results do
-not depend on the number of threads. The work of a batch is divided by samples and by columns into at most
-about B/512 * d/256 tasks; with few threads, there are fewer, larger tasks.
+not depend on the number of threads. The backward pass of the loss is cut by samples and by columns into at
+most B/512 * d/64 tasks or so; everything else by rows or units.
 """
 
 # autograd Functions name their own arguments
 # pyright: reportIncompatibleMethodOverride=false
 
+import ctypes
 import functools
 import itertools
 import os
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,17 +28,18 @@ from torch.autograd.function import once_differentiable
 from osae.kernels import loops
 from osae.kernels.batch import find_largest
 from osae.kernels.precision import pass_rounded
+from osae.kernels.registers import COLUMNS
 
-COLUMNS = 256  # width of a block of columns, each summed separately: narrow enough for two at d = 512
-SAMPLES = 512  # samples whose decoder gradients are summed one after another, and the most in a group
-LEAST_SAMPLES = 128  # in a group: samples processed together, whose residuals stay in the faster caches
-SHARED = 6  # entries that a unit should have in a group, on average: with fewer, atoms are read too often
+SAMPLES = 512  # samples whose decoder gradients are summed one after another, at least
+LEAST_TILE = 64  # units whose atoms and gradients, COLUMNS wide, fit into the first cache
+VISIT = 16  # entries of a sample in a tile of units, on average
 LEAST_ROWS = 512  # minimum rows of a product: fewer cost more time than a small buffer saves
 MOST_BUFFER = 2**26  # maximum pre-activations at once, whatever the number of rows: 256 MB in float32
 TASKS = 32  # in the loss's backward pass, if there are enough samples: more than most machines have cores
 LANE_NUMBERS = 2**27  # in the decoder gradients that are summed in parallel: 0.5 GB in float32
+KEPT = 2**28  # bytes of freed memory that are kept for the next step
 PIECES = 4  # per thread, in loops over independent rows: balances the load if a core is busy
-BUFFER = 2**22  # pre-activations held at once: 16 MB in float32, small enough to be searched in cache
+BUFFER = 2**21  # pre-activations computed at once: 8 MB in float32, small enough to be searched in cache
 
 
 def all_prefix_loss(x: Tensor, values: Tensor, units: Tensor, decoder: Tensor, weights: Tensor) -> Tensor:
@@ -78,69 +81,71 @@ def top(pre: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
 class _PrefixLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, values, units, decoder, weights):
-        values, decoder = values.contiguous(), decoder.contiguous()
         mass = np.cumsum(_array(weights.double())[::-1])[::-1].copy()
-        size = _group_size(values.shape[1], len(decoder))
-        starts, slots, owners = loops.by_unit(_array(values), _array(units.contiguous()), len(decoder), size)
-        picked = _array(values).ravel()[slots]
-        groups, cuts = _cuts(len(x), size) or [(0, 0)], _columns(x.shape[1])
-        runs = _runs(len(groups), len(cuts) - 1)
-        residuals = torch.empty_like(x, memory_format=torch.contiguous_format)
-        losses = np.empty((len(cuts) - 1, len(x)))
-        args = _array(x.contiguous()), picked, _array(decoder), mass
-        out = _array(residuals)
+        slots, *entries = _sort_entries(values, units, mass)
+        rows, atoms = _pad(x).contiguous(), _pad(decoder)
+        blocks = rows.shape[1] // COLUMNS
+        atoms = atoms.view(len(decoder), blocks, COLUMNS).transpose(0, 1).reshape(blocks, -1)
+        residuals, losses = torch.empty_like(rows), np.empty((blocks, len(x)))
+        of_blocks, outs = _array(atoms), (_array(residuals), losses)
 
-        def walk(group: int, run: int) -> None:
-            first, last = runs[run]
-            where = (*groups[group], cuts[first : last + 1])
-            loops.prefix_forward(*args, starts[group], owners, *where, out, losses[first:last])
+        def walk(block: int, task: int) -> None:
+            loops.prefix_forward(_array(rows), of_blocks[block], block, *tasks[task], *outs, *entries)
 
-        _spread(walk, list(itertools.product(range(len(groups)), range(len(runs)))))
-        ctx.save_for_backward(values, decoder, residuals)
-        ctx.turned = mass, picked, starts, slots, owners, groups
+        tasks = _rows(len(x))
+        _spread(walk, list(itertools.product(range(blocks), range(len(tasks)))))
+        ctx.save_for_backward(atoms, residuals)
+        ctx.shapes = values.shape, decoder.shape
+        ctx.entries = slots, entries
         return torch.from_numpy(losses.sum(0)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream):
-        values, decoder, residuals = ctx.saved_tensors
-        mass, picked, starts, slots, owners, groups = ctx.turned
-        cuts = _columns(decoder.shape[1])
-        lanes = _lanes(groups, len(cuts) - 1, decoder.numel())
-        runs = _runs(len(lanes), len(cuts) - 1)
-        dx, ddecoder = torch.empty_like(residuals), torch.empty_like(decoder)
-        parts = np.zeros((len(cuts) - 1, values.numel()), _array(values).dtype)
-        args = picked, _array(decoder), mass, _array(residuals), _array(upstream.contiguous())
+        atoms, residuals = ctx.saved_tensors
+        slots, entries = ctx.entries
+        (size, _), (count, width) = ctx.shapes
+        blocks, lanes = len(atoms), _lanes(size, len(atoms), count * width)
+        dx, ddecoder = torch.empty_like(residuals), residuals.new_empty(count, width)
+        dvalues, dtype = residuals.new_empty(ctx.shapes[0]), _array(residuals).dtype
+        dpicked = np.empty((blocks, len(slots)), dtype)
+        rows, of_blocks, scale = _array(residuals), _array(atoms), _array(upstream.contiguous())
+        # blocks take turns with the memory for their gradients, which stays in a cache on one thread
+        threads = torch.get_num_threads()
+        together = min(blocks, -(-2 * threads // len(lanes))) if threads > 1 else 1
+        parts = np.empty((together, len(lanes), count * COLUMNS), dtype)
 
-        def walk(lane: int, run: int, into: np.ndarray) -> None:
-            left, right = runs[run]
-            outs = _array(dx), parts[left:right], into
-            for i, group in enumerate(lanes[lane]):
-                first, last = groups[group]
-                where = starts[group], slots, owners, first, last, cuts[left : right + 1], i == 0
-                loops.prefix_backward(*args, *where, *outs)
+        def walk(block: int, lane: int) -> None:
+            outs = _array(dx), dpicked, parts[block % together, lane]
+            loops.prefix_backward(rows, of_blocks[block], scale, block, *lanes[lane], *outs, *entries)
 
-        _sum_lanes(walk, len(lanes), len(runs), _array(ddecoder))
-        return dx, torch.from_numpy(parts.sum(0)).view_as(values), None, ddecoder, None
+        def add(block: int, task: int) -> None:
+            loops.add_parts(parts[block % together], block, *tasks[task], _array(ddecoder))
+
+        tasks = _rows(count)
+        for first in range(0, blocks, together):
+            those = range(first, min(blocks, first + together))
+            _spread(walk, list(itertools.product(those, range(len(lanes)))))
+            _spread(add, list(itertools.product(those, range(len(tasks)))))
+        loops.place_sums(dpicked, slots, _array(dvalues).ravel())
+        return dx[:, :width], dvalues, None, ddecoder, None
 
 
-def _sum_lanes(walk: Callable[[int, int, np.ndarray], None], lanes: int, runs: int, out: np.ndarray) -> None:
-    """Call walk(lane, run, array) for all lanes and runs, and store the sum of the lanes' arrays in `out`.
+def _sort_entries(values: Tensor, units: Tensor, mass: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the positions of the nonzero entries in the code, and what the loops need to know of them."""
+    code = _array(values.contiguous()), _array(units.contiguous())
+    head, starts, *entries = loops.by_sample(*code, mass)
+    tile = _tile(values.shape[1], len(mass))
+    if tile < len(mass):
+        starts, *entries = loops.by_tile(tile, len(mass), starts, *entries)
+    slots, *entries = entries
+    return slots, head, starts.reshape(-1, len(values) + 1), *entries
 
-    Lanes are added in their order. On one thread, all but the first share an array, which stays in the cache.
-    """
-    if torch.get_num_threads() > 1:
-        later = np.empty((lanes - 1, *out.shape), out.dtype)
-        into = [out, *later]
-        tasks = list(itertools.product(range(lanes), range(runs)))
-        _spread(lambda lane, run: walk(lane, run, into[lane]), tasks)
-        _spread(lambda a, b: loops.add_parts(later, a, b, out), _rows(len(out)) if lanes > 1 else [])
-        return
-    shared = np.empty((min(lanes - 1, 1), *out.shape), out.dtype)
-    for lane, run in itertools.product(range(lanes), range(runs)):
-        walk(lane, run, shared[0] if lane else out)
-        if lane and run == runs - 1:
-            loops.add_parts(shared, 0, len(out), out)
+
+def _pad(rows: Tensor) -> Tensor:
+    """Return the rows, padded with zeros to whole blocks of columns."""
+    missing = -rows.shape[1] % COLUMNS
+    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows
 
 
 class _TopK(torch.autograd.Function):
@@ -204,12 +209,24 @@ class _Decode(torch.autograd.Function):
 
 
 def _products(x: Tensor, encoder: Tensor) -> Iterator[Tensor]:
-    """Yield x E^T in blocks of rows; all blocks share one buffer."""
+    """Yield x E^T in blocks of rows."""
     count = len(encoder)
-    step = max(1, min(len(x), max(BUFFER // count, LEAST_ROWS), MOST_BUFFER // count))
-    buffer = x.new_empty(step, count)
-    for rows in x.split(step):
-        yield torch.mm(rows, encoder.T, out=buffer[: len(rows)])
+    multiply = _find_product() if x.dtype == torch.float32 else None
+    for rows in x.split(max(1, min(len(x), max(BUFFER // count, LEAST_ROWS), MOST_BUFFER // count))):
+        yield rows @ encoder.T if multiply is None else multiply(rows, encoder, None, "none", [], "")
+
+
+@functools.cache
+def _find_product() -> Callable[..., Tensor] | None:
+    """Return oneDNN's product x E^T (+ bias), or None if this build of torch lacks it.
+
+    `torch.mm` calls MKL, which leaves half of the registers of other vendors' processors unused. oneDNN also
+    gives the same bits on any number of threads.
+    """
+    of_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    if not (of_x86 and torch.backends.mkldnn.is_available()):
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
@@ -234,8 +251,8 @@ def _scatter(
 ) -> tuple[Tensor, Tensor]:
     """Return the sums of value * row (K, d) and of value (K,) over the samples where each unit is active."""
     out, sums = rows.new_empty(count, rows.shape[1]), rows.new_empty(count)
-    starts, slots, owners = loops.by_unit(_array(active), _array(units), count, max(len(values), 1))
-    picked, start = _array(values).ravel()[slots], starts[0]
+    start, slots, owners = loops.by_unit(_array(active), _array(units), count)
+    picked = _array(values).ravel()[slots]
     args, target = (picked, start, owners, _array(rows)), _array(out)
     _spread(lambda a, b: loops.scatter_outer(*args, a, b, target), _rows(count))
     loops.sum_by_unit(picked, start, 0, count, _array(sums))
@@ -265,49 +282,28 @@ def _rows(length: int) -> list[tuple[int, int]]:
     return _cuts(length, max(1, -(-length // (PIECES * threads)) if threads > 1 else length))
 
 
-def _columns(width: int) -> np.ndarray:
-    """Return the boundaries of blocks of about COLUMNS columns, including 0 and the width itself.
+def _tile(active: int, count: int) -> int:
+    """Return how many units a sample is followed over before the next one takes its turn.
 
-    Sums depend on the boundaries, so these must not depend on the number of threads.
+    Fewer stay in a faster cache, but every turn takes time, so there are at least VISIT entries on average.
     """
-    blocks = max(1, round(width / COLUMNS))
-    step = -(-width // (16 * blocks)) * 16
-    return np.array([*range(0, width, step), width])
+    tile = LEAST_TILE
+    while tile < count and tile * active < VISIT * count:
+        tile *= 2
+    return tile
 
 
-def _runs(others: int, blocks: int) -> list[tuple[int, int]]:
-    """Return ranges of blocks that are processed together; fewer ranges are faster.
-
-    With `others` tasks for each range, there are enough tasks for all threads.
-    """
-    threads = torch.get_num_threads()
-    most = min(blocks, -(-2 * threads // max(others, 1)) if threads > 1 else 1)
-    return [(blocks * run // most, blocks * (run + 1) // most) for run in range(most)]
-
-
-def _group_size(active: int, count: int) -> int:
-    """Return how many samples are processed together; results do not depend on it.
-
-    The residuals of fewer samples stay in a faster cache, but an atom is read once for every group: fewer
-    samples are worthwhile if most units are still active in several of them.
-    """
-    size = LEAST_SAMPLES
-    while size < SAMPLES and size * active < SHARED * count:
-        size *= 2
-    return size
-
-
-def _lanes(groups: list[tuple[int, int]], blocks: int, numbers: int) -> list[range]:
-    """Return ranges of groups of samples whose decoder gradients are summed in parallel.
+def _lanes(size: int, blocks: int, numbers: int) -> list[tuple[int, int]]:
+    """Return ranges of samples whose decoder gradients are summed in parallel.
 
     They are cut at multiples of SAMPLES samples. If there are enough samples, there are enough ranges for
-    TASKS tasks, whatever the number of threads, because sums depend on the ranges. Each range but the first
-    takes as much memory as the decoder.
+    TASKS tasks, whatever the number of threads, because sums depend on the ranges. Each range takes as much
+    memory as the decoder.
     """
-    firsts = [i for i, (start, _) in enumerate(groups) if start % SAMPLES == 0]
-    most = min(-(-TASKS // blocks), 1 + LANE_NUMBERS // numbers, len(firsts))
-    cuts = [firsts[len(firsts) * lane // most] for lane in range(most)]
-    return [range(a, b) for a, b in itertools.pairwise([*cuts, len(groups)])]
+    cuts = range(0, size, SAMPLES) or range(1)
+    most = min(-(-TASKS // blocks), 1 + LANE_NUMBERS // numbers, len(cuts))
+    firsts = [cuts[len(cuts) * lane // most] for lane in range(most)]
+    return list(itertools.pairwise([*firsts, size]))
 
 
 def _spread(work: Callable[[int, int], object], tasks: list[tuple[int, int]]) -> None:
@@ -347,6 +343,7 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive 
 @functools.cache
 def _compile(dtype: torch.dtype) -> None:
     """Compile every loop for `dtype`, or load it from numba's cache; print a note if that takes a while."""
+    _keep_freed_memory()
     note = threading.Timer(2.0, _say_compiling)
     note.daemon = True
     note.start()
@@ -358,6 +355,18 @@ def _compile(dtype: torch.dtype) -> None:
         loops.bad_unit(_array(units), 1)
     finally:
         note.cancel()
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let glibc keep up to KEPT bytes that have been freed, instead of asking the kernel for them every step.
+
+    A page that comes from the kernel must be cleared first, which takes longer than most uses of it.
+    """
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, KEPT // 8)  # M_MMAP_THRESHOLD: larger arrays are not kept; 32 MB is the most
+        libc.mallopt(-1, KEPT)  # M_TRIM_THRESHOLD
 
 
 def _say_compiling() -> None:

@@ -2,16 +2,31 @@
 
 Shapes: B samples, d width, K units in the dictionary, k entries in a sample's code.
 
-The loops over the entries of a batch run *unit by unit*, not sample by sample: a unit's atom stays in the
-first cache while the samples that use it are processed, and its gradient is summed in place. To this end, the
-entries are sorted by unit once (`by_unit`), at a hundredth of the cost of the loops that use them.
+Gradients of dictionaries are sums over the entries of each unit, which are sorted by unit once for this
+(`by_unit`), at a hundredth of the cost of the loops that use them.
 
 A loop writes only to its own rows or columns, so its blocks run on any number of threads with the same result
 to the last bit.
 """
 
+# pyright does not know that numba passes the first argument of an intrinsic
+# pyright: reportCallIssue=false
+
 import numpy as np
 from numba import njit
+
+from osae.kernels.registers import (
+    COLUMNS,
+    add_product,
+    add_row,
+    add_squares,
+    add_up,
+    load,
+    no_sum,
+    step_back,
+    store,
+    zeros,
+)
 
 # Sums may be reordered and fused into multiply-adds; NaN and infinity keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
@@ -36,130 +51,188 @@ def dot(a, b):
 
 
 @njit(nogil=True, cache=True)
-def by_unit(values, units, count, samples):
-    """Return the nonzero entries, sorted by unit within each group of `samples` samples.
+def by_unit(values, units, count):
+    """Return the nonzero entries sorted by unit, as `starts` (count + 1), `slots` and `owners`.
 
-    They are returned as `starts` (groups, count + 1), `slots` and `owners`: the entries of unit j in group s
-    are `slots[starts[s, j] : starts[s, j + 1]]`, as positions in the flattened (B, k) code, and the same
-    range of `owners` contains their samples.
+    The entries of unit j are `slots[starts[j] : starts[j + 1]]`, as positions in the flattened (B, k) code,
+    and the same range of `owners` contains their samples.
     """
     size, width = values.shape
-    groups = max(1, -(-size // samples))
-    starts = np.zeros((groups, count + 1), np.int64)
+    starts = np.zeros(count + 1, np.int64)
     slots, owners = np.empty(size * width, np.int64), np.empty(size * width, np.int64)
+    for b in range(size):
+        for t in range(width):
+            starts[units[b, t]] += values[b, t] != 0
     done = 0
-    for group in range(groups):
-        start = starts[group]
-        first, last = group * samples, min(size, (group + 1) * samples)
-        for b in range(first, last):
-            for t in range(width):
-                start[units[b, t]] += values[b, t] != 0
-        for unit in range(count):
-            done += start[unit]
-            start[unit] = done - start[unit]
-        start[count] = done
-        cursor = start.copy()
-        for b in range(first, last):
-            for t in range(width):
-                if values[b, t] != 0:
-                    slots[cursor[units[b, t]]] = b * width + t
-                    owners[cursor[units[b, t]]] = b
-                    cursor[units[b, t]] += 1
+    for unit in range(count):
+        done += starts[unit]
+        starts[unit] = done - starts[unit]
+    starts[count] = done
+    cursor = starts.copy()
+    for b in range(size):
+        for t in range(width):
+            if values[b, t] != 0:
+                slots[cursor[units[b, t]]] = b * width + t
+                owners[cursor[units[b, t]]] = b
+                cursor[units[b, t]] += 1
     return starts, slots[:done], owners[:done]
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
-def prefix_forward(x, values, decoder, mass, start, owners, first, last, cuts, residuals, losses):
-    """Follow the residuals of samples first..last-1 over their units, upward, in blocks of columns.
-
-    Block c has the columns cuts[c]..cuts[c + 1] - 1. Each block is summed separately, so sums do not depend
-    on which blocks are processed together; wide rows are faster. `values` are in the order of `owners`.
-    `residuals` (B, d) gets the last residual and `losses` (blocks, B) the loss of the columns of each block.
-    """
-    blocks = len(cuts) - 1
-    held = np.full(last - first, mass[0])
-    norm = np.empty((last - first, blocks))
-    for b in range(first, last):
-        for c in range(blocks):
-            row = residuals[b, cuts[c] : cuts[c + 1]]
-            row[:] = x[b, cuts[c] : cuts[c + 1]]
-            norm[b - first, c] = dot(row, row)
-            losses[c, b] = 0.0
-    for unit in range(len(decoder)):
-        for entry in range(start[unit], start[unit + 1]):
-            b, value = owners[entry], values[entry]
-            weight = held[b - first] - mass[unit]
-            held[b - first] = mass[unit]
-            for c in range(blocks):
-                atom = decoder[unit, cuts[c] : cuts[c + 1]]
-                row = residuals[b, cuts[c] : cuts[c + 1]]
-                total = values.dtype.type(0)
-                for i in range(len(row)):
-                    rest = row[i] - value * atom[i]
-                    row[i] = rest
-                    total += rest * rest
-                losses[c, b] += weight * norm[b - first, c]
-                norm[b - first, c] = total
-    for b in range(first, last):
-        for c in range(blocks):
-            losses[c, b] += held[b - first] * norm[b - first, c]
-
-
-@njit(nogil=True, cache=True, fastmath=SUMS)
-def prefix_backward(
-    values, decoder, mass, residuals, upstream, start, slots, owners, first, last, cuts, fresh,
-    dx, dvalues, ddecoder,
-):  # fmt: skip
-    """Follow residuals back, unit by unit downward: gradients of samples first..last-1, in blocks of columns.
-
-    With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0. Blocks
-    and `values` are as in `prefix_forward`, `residuals` (B, d) are the last ones, and `dx` (B, d) holds
-    -2 a_t in the meantime. `dvalues` (blocks, B * k) gets the part of each block; at padding it is left
-    unchanged. `ddecoder` is added to, unless it is `fresh`: then it is set.
-    """
-    blocks = len(cuts) - 1
-    lo, hi = cuts[0], cuts[blocks]
-    held = np.zeros(last - first)
-    walked = residuals[first:last, lo:hi].copy()
-    dx[first:last, lo:hi] = 0
-    for unit in range(len(decoder) - 1, -1, -1):
-        if fresh:
-            ddecoder[unit, lo:hi] = 0
-        for entry in range(start[unit], start[unit + 1]):
-            b, value = owners[entry], values[entry]
-            weight = decoder.dtype.type(-2 * upstream[b] * (mass[unit] - held[b - first]))
-            held[b - first] = mass[unit]
-            for c in range(blocks):
-                atom = decoder[unit, cuts[c] : cuts[c + 1]]
-                datom = ddecoder[unit, cuts[c] : cuts[c + 1]]
-                row = walked[b - first, cuts[c] - lo : cuts[c + 1] - lo]
-                suffix = dx[b, cuts[c] : cuts[c + 1]]
-                total = values.dtype.type(0)
-                for i in range(len(row)):
-                    rest = row[i]
-                    step = suffix[i] + weight * rest
-                    suffix[i] = step
-                    total += step * atom[i]
-                    datom[i] += value * step
-                    row[i] = rest + value * atom[i]
-                dvalues[c, slots[entry]] = total
-    for b in range(first, last):
-        weight = decoder.dtype.type(-2 * upstream[b] * (mass[0] - held[b - first]))
-        row = walked[b - first]
-        suffix = dx[b, lo:hi]
-        for i in range(hi - lo):
-            suffix[i] = -(suffix[i] + weight * row[i])
+# --- the passes over prefixes -----------------------------------------------------------------------
+# They follow each sample over its active units, in blocks of COLUMNS columns: what changes from one unit to
+# the next, the residual and a sum of residuals, stays in registers. Samples take turns after every tile of
+# units, whose atoms stay in a cache: those of a block are stored together, as rows of (C, K * COLUMNS). Rows
+# are padded to whole blocks.
 
 
 @njit(nogil=True, cache=True)
-def add_parts(parts, first, last, out):
-    """Compute out[u] += parts[0, u] + parts[1, u] + ..., in order, for units u = first..last-1."""
+def by_sample(values, units, mass):
+    """Return the nonzero entries of each sample in the order of their units, with the weights of residuals.
+
+    `head` (B) has the weight of x itself. The entries of sample b are the range starts[b]..starts[b + 1] of
+    `slots` (positions in the flattened code), `active` (units), `picked` (values) and `weights` (of the
+    residual after each entry). `mass` is S(j), which decreases with j.
+    """
+    size, width = values.shape
+    starts = np.zeros(size + 1, np.int64)
+    slots, active = np.empty(size * width, np.int64), np.empty(size * width, np.int64)
+    done, sorted_already = 0, True
+    for b in range(size):
+        for t in range(width):
+            if values[b, t] != 0:
+                slots[done], active[done] = b * width + t, units[b, t]
+                sorted_already &= done == starts[b] or active[done - 1] <= active[done]
+                done += 1
+        starts[b + 1] = done
+    if not sorted_already:
+        of_units, sorted_slots, owners = by_unit(values, units, len(mass))
+        cursor = starts[:-1].copy()
+        for unit in range(len(mass)):
+            for entry in range(of_units[unit], of_units[unit + 1]):
+                b = owners[entry]
+                slots[cursor[b]], active[cursor[b]] = sorted_slots[entry], unit
+                cursor[b] += 1
+    picked, weights = np.empty(done, values.dtype), np.empty(done, values.dtype)
+    head, flat = np.empty(size, values.dtype), values.ravel()
+    for b in range(size):
+        after = 0.0
+        for entry in range(starts[b + 1] - 1, starts[b] - 1, -1):
+            picked[entry] = flat[slots[entry]]
+            weights[entry] = mass[active[entry]] - after
+            after = mass[active[entry]]
+        head[b] = mass[0] - after
+    return head, starts, slots[:done], active[:done], picked, weights
+
+
+@njit(nogil=True, cache=True)
+def by_tile(tile, count, starts, slots, active, picked, weights):
+    """Return the entries in the order of tiles of units, then of samples, then of units.
+
+    The entries of sample b in tile i are the range starts[i, b]..starts[i, b + 1].
+    """
+    size, tiles = len(starts) - 1, -(-count // tile)
+    ends = np.zeros(tiles * size + 1, np.int64)
+    for b in range(size):
+        for entry in range(starts[b], starts[b + 1]):
+            ends[active[entry] // tile * size + b + 1] += 1
+    for i in range(tiles * size):
+        ends[i + 1] += ends[i]
+    cursor = ends[:-1].copy()
+    order = np.empty(len(slots), np.int64)
+    for b in range(size):
+        for entry in range(starts[b], starts[b + 1]):
+            place = active[entry] // tile * size + b
+            order[cursor[place]] = entry
+            cursor[place] += 1
+    of_tiles = np.empty((tiles, size + 1), np.int64)
+    for i in range(tiles):
+        of_tiles[i] = ends[i * size : (i + 1) * size + 1]
+    return of_tiles, slots[order], active[order], picked[order], weights[order]
+
+
+@njit(nogil=True, cache=True)
+def prefix_forward(x, atoms, block, first, last, residuals, losses, head, starts, active, picked, weights):
+    """Follow the residuals of samples first..last-1 over their units, upward, in one block of columns.
+
+    `head` are the weights of x. `residuals` gets the last residual and `losses` (C, B) the loss of the
+    block's columns.
+    """
+    begin = block * COLUMNS
+    for tile in range(len(starts)):
+        start = starts[tile]
+        for b in range(first, last):
+            place = b * x.shape[1] + begin
+            rest, sums = load(residuals if tile else x, place), no_sum(x)
+            if tile == 0:
+                losses[block, b] = 0.0
+                sums = add_squares(sums, head[b], rest)
+            for entry in range(start[b], start[b + 1]):
+                rest = add_row(rest, -picked[entry], atoms, active[entry] * COLUMNS)
+                sums = add_squares(sums, weights[entry], rest)
+            store(residuals, place, rest)
+            losses[block, b] += add_up(sums)
+
+
+@njit(nogil=True, cache=True)
+def prefix_backward(
+    residuals, atoms, upstream, block, first, last, dx, dpicked, datoms, head, starts, active, picked, weights
+):
+    """Follow the residuals of samples first..last-1 back, downward: gradients in one block of columns.
+
+    With a_t = sum_{s>=t} w_s r_s the gradients are dz_t = -2 a_t.d, dd_t = -2 z_t a_t and dx = 2 a_0; `dx`
+    holds -2 a_t in the meantime. `dpicked` (C, entries) gets the block's part of the first, and `datoms` the
+    sum of the second over these samples.
+    """
+    walked = np.empty((last - first) * COLUMNS, residuals.dtype)
+    datoms[:] = 0
+    for tile in range(len(starts) - 1, -1, -1):
+        start = starts[tile]
+        for b in range(first, last):
+            place, here = b * residuals.shape[1] + block * COLUMNS, (b - first) * COLUMNS
+            if tile == len(starts) - 1:
+                rest, suffix = load(residuals, place), zeros(residuals)
+            else:
+                rest, suffix = load(walked, here), load(dx, place)
+            scale = residuals.dtype.type(-2) * upstream[b]
+            for entry in range(start[b + 1] - 1, start[b] - 1, -1):
+                suffix, rest, dpicked[block, entry] = step_back(
+                    suffix,
+                    rest,
+                    scale * weights[entry],
+                    picked[entry],
+                    atoms,
+                    datoms,
+                    active[entry] * COLUMNS,
+                )
+            if tile == 0:
+                suffix = add_product(suffix, scale * head[b], rest)
+                suffix = add_product(zeros(dx), dx.dtype.type(-1), suffix)
+            else:
+                store(walked, here, rest)
+            store(dx, place, suffix)
+
+
+@njit(nogil=True, cache=True)
+def add_parts(parts, block, first, last, out):
+    """Compute out[u] = parts[0, u] + parts[1, u] + ..., in order, for units first..last-1 and one block."""
     for unit in range(first, last):
-        row = out[unit]
-        for part in range(len(parts)):
-            other = parts[part, unit]
+        row = out[unit, block * COLUMNS : (block + 1) * COLUMNS]  # shorter if the last block is padded
+        row[:] = parts[0, unit * COLUMNS : unit * COLUMNS + len(row)]
+        for part in range(1, len(parts)):
+            other = parts[part, unit * COLUMNS : unit * COLUMNS + len(row)]
             for i in range(len(row)):
                 row[i] += other[i]
+
+
+@njit(nogil=True, cache=True)
+def place_sums(parts, slots, out):
+    """Set out[slots[e]] = parts[0, e] + parts[1, e] + ..., in order, and the rest of `out` to zero."""
+    out[:] = 0
+    for entry in range(len(slots)):
+        total = parts[0, entry]
+        for part in range(1, len(parts)):
+            total += parts[part, entry]
+        out[slots[entry]] = total
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
@@ -196,26 +269,25 @@ def sum_by_unit(values, start, first, last, sums):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def scatter_outer(values, start, owners, rows, first, last, out):
-    """Compute out[u] = sum of value * rows[b] for units u = first..last-1.
+    """Compute out[u] = sum of value * rows[b] for units u = first..last-1, in the order of entries.
 
-    `values` are in the order of `owners`. Four entries are added at a time, in their order, so that the sum
-    is read and written once for the four of them.
+    `values` are in the order of `owners`.
     """
-    for unit in range(first, last):
-        acc = out[unit]
-        acc[:] = 0
-        begin, end = start[unit], start[unit + 1]
-        rest = end - (end - begin) % 4
-        for entry in range(begin, rest, 4):
-            v0, v1, v2, v3 = values[entry], values[entry + 1], values[entry + 2], values[entry + 3]
-            row0, row1 = rows[owners[entry]], rows[owners[entry + 1]]
-            row2, row3 = rows[owners[entry + 2]], rows[owners[entry + 3]]
-            for i in range(len(acc)):
-                acc[i] = (((acc[i] + v0 * row0[i]) + v1 * row1[i]) + v2 * row2[i]) + v3 * row3[i]
-        for entry in range(rest, end):
-            value, row = values[entry], rows[owners[entry]]
-            for i in range(len(acc)):
-                acc[i] += value * row[i]
+    width = rows.shape[1]
+    whole = width // COLUMNS * COLUMNS
+    for begin in range(0, whole, COLUMNS):
+        for unit in range(first, last):
+            sums = zeros(rows)
+            for entry in range(start[unit], start[unit + 1]):
+                sums = add_row(sums, values[entry], rows, owners[entry] * width + begin)
+            store(out, unit * width + begin, sums)
+    for unit in range(first, last if whole < width else first):
+        left = out[unit, whole:]
+        left[:] = 0
+        for entry in range(start[unit], start[unit + 1]):
+            value, row = values[entry], rows[owners[entry], whole:]
+            for i in range(len(left)):
+                left[i] += value * row[i]
 
 
 # --- top-k ----------------------------------------------------------------------------------------

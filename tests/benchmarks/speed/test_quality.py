@@ -1,5 +1,7 @@
 """Time to quality: curves of trainers on the same activations."""
 
+import json
+
 import pytest
 import torch
 
@@ -42,3 +44,11 @@ def test_the_time_to_a_level_lies_between_the_points_around_it():
     assert quality.find_time(points, 0.7) is None
     entries = {"osae-exact": {"points": points}, "peer": {"points": [(8.0, 20, 0.4)]}}
     assert "| `peer` | 0.400 | 8.0 | 2.0 | 4.0 |" in quality.format_markdown({"entries": entries})
+
+
+def test_entries_of_an_earlier_run_of_the_same_size_are_kept(tmp_path):
+    path, size = tmp_path / "quality.json", {"shape": {"B": 5}, "steps": 9}
+    assert quality._keep(path, size) == {}
+    path.write_text(json.dumps({**size, "entries": {"peer": 1}}))
+    assert quality._keep(path, size) == {"peer": 1}
+    assert quality._keep(path, {**size, "steps": 10}) == {}
