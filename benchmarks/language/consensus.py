@@ -1,0 +1,107 @@
+"""Consensus: the units that many short runs find, as a start for training.
+
+Shapes: N runs, K units, d width, n centres, P = N K atoms of all runs together.
+
+A run settles in one of many solutions of similar quality, and chance decides in which one. Some of its units
+almost every run finds, others hardly any. So several short runs are trained, and the start has the units that
+most of them find: two consensuses of N runs agree more than two runs, and the more so the larger N is.
+
+A unit is found by a run if its atom and the nearest one of that run have a cosine c of at least `same`; it is
+then found with weight c^4, and its score is the mean weight over all runs. Atoms with a cosine above `same`
+count as one unit. Beginning with the atoms that score best,
+
+    centre <- normalised sum over runs of c^4 times the nearest atom of the run
+
+is repeated a few times; a unit's encoder and bias are means with the same weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from osae.model import SAE
+
+POWER = 4  # of a cosine, as a weight: the nearer, the more it counts
+ROUNDS = 8  # of moving centres
+PER_UNIT = ("decoder", "encoder", "encoder_bias", "threshold")  # what is averaged
+
+
+class Consensus(NamedTuple):
+    """The SAE that runs have in common, and the score of each of its units, best first."""
+
+    sae: SAE
+    scores: Float[Tensor, "K"]
+
+
+class _Found(NamedTuple):
+    """Which unit of each run is nearest to each centre, and with which weight it counts."""
+
+    units: Int[Tensor, "N n"]
+    weights: Float[Tensor, "N n"]
+
+    def scores(self) -> Float[Tensor, "n"]:
+        return self.weights.mean(0)
+
+    def mean(self, tensor: Float[Tensor, "N K ..."]) -> Float[Tensor, "n ..."]:
+        """Return the weighted mean of the units that were found."""
+        shares = self.weights / self.weights.sum(0).clamp(min=1e-12)
+        runs = zip(shares, self.units, tensor, strict=True)
+        return sum(share.view(-1, *[1] * (t.ndim - 1)) * t[units] for share, units, t in runs)
+
+
+@torch.no_grad()
+def find_consensus(saes: Sequence[SAE], same: float) -> Consensus:
+    """Return the K units that most of these SAEs have, averaged over the SAEs that have them.
+
+    If fewer units are different enough, the others are the atoms farthest from those chosen, one by one.
+    """
+    stored = [sae.state_dict() for sae in saes]
+    parts = {name: torch.stack([one[name].detach().cpu() for one in stored]) for name in PER_UNIT}
+    atoms = parts["decoder"]
+    pool, units = atoms.flatten(0, 1), atoms.shape[1]
+    centres = pool[_choose(pool, _find(atoms, pool, 0.0).scores(), same)]
+    for _ in range(ROUNDS):
+        centres = normalize(_find(atoms, centres, same).mean(atoms), dim=-1)
+    found = _find(atoms, centres, same)
+    chosen = _choose(centres, found.scores(), same)[:units]
+    centres = torch.cat([centres[chosen], _farthest(pool, centres[chosen], units - len(chosen))])
+    found = _find(atoms, centres, same)
+    merged = {name: found.mean(part) for name, part in parts.items()}
+    merged["decoder"] = normalize(merged["decoder"], dim=-1)
+    merged["decoder_bias"] = torch.stack([one["decoder_bias"].cpu() for one in stored]).mean(0)
+    sae = SAE.from_tensors(replace(saes[0].config, units=units), merged)
+    return Consensus(sae.requires_grad_(False), found.scores())
+
+
+def _find(atoms: Float[Tensor, "N K d"], centres: Float[Tensor, "n d"], same: float) -> _Found:
+    """Return the units nearest to the centres; those with a smaller cosine than `same` have no weight."""
+    nearest = [(centres @ of_run.T).max(1) for of_run in atoms]
+    cosines = torch.stack([found.values for found in nearest]).clamp(min=0)
+    weights = torch.where(cosines >= same, cosines**POWER, 0.0)
+    return _Found(torch.stack([found.indices for found in nearest]), weights)
+
+
+def _choose(atoms: Float[Tensor, "n d"], scores: Float[Tensor, "n"], same: float) -> Int[Tensor, "m"]:
+    """Return the atoms by score, without those that have a cosine above `same` with one chosen before."""
+    free, chosen = scores > 0, []
+    for one in scores.argsort(descending=True, stable=True).tolist():
+        if free[one]:
+            chosen.append(one)
+            free &= atoms @ atoms[one] <= same
+    return torch.tensor(chosen, dtype=torch.int64)
+
+
+def _farthest(
+    pool: Float[Tensor, "P d"], chosen: Float[Tensor, "n d"], count: int
+) -> Float[Tensor, "count d"]:
+    """Return this many atoms, each the farthest from those chosen before it."""
+    nearest, found = (pool @ chosen.T).amax(1) if count else pool[:, 0], []
+    for _ in range(count):
+        found.append(pool[nearest.argmin()])
+        nearest = torch.maximum(nearest, pool @ found[-1])
+    return torch.stack(found) if found else pool[:0]
