@@ -8,18 +8,19 @@ short runs are those that the trial has kept in DATA/saes; what is missing is tr
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.language.consensus import find_consensus
 from benchmarks.language.measures import measure_pair
 from benchmarks.language.trials import RUNS, make_recipe, open_held_out, split
 from benchmarks.language.ways import Consensus, Trainer, sort_units, train_short
 from benchmarks.trials import Record, read_trials, round_measures, run_missing
 from osae.config import from_json
+from osae.training.consensus import find_consensus
 
 FILE = "growth.jsonl"
 KEYS = ("text", "units", "short_tokens", "short_rate", "runs", "seed")
@@ -30,7 +31,7 @@ def plan(trials: list[Record]) -> Iterator[dict[str, Any]]:
     """Yield what to measure: every number of runs up to that of the trial, by doubling."""
     for trial in trials:
         way = from_json(trial.get("way"))
-        if isinstance(way, Consensus) and way.rounds == 1:
+        if isinstance(way, Consensus):
             runs = [2**n for n in range(way.runs.bit_length())]
             about = {
                 key: trial[key] for key in ("text", "units", "k", "method", "changes", "tokens", "batch")
@@ -40,14 +41,14 @@ def plan(trials: list[Record]) -> Iterator[dict[str, Any]]:
                 yield about | short | {"way": trial["way"], "runs": count, "seed": trial.get("seed", 0)}
 
 
-def measure(trial: dict[str, Any], data: Path) -> Record:
+def measure(trial: Mapping[str, Any], data: Path) -> Record:
     """Return the agreement of the consensuses of this many runs on either half of the documents."""
     halves = split(data / trial["text"])
     trainer, way, saes, scores = Trainer(data / "saes"), from_json(trial["way"]), [], []
     made = make_recipe(trial, halves[0].width)
     for run, rows in zip(RUNS, halves, strict=True):
-        short = [train_short(way, trainer, made, rows, trial["seed"] + run, n) for n in range(trial["runs"])]
-        found = find_consensus(short, way.same)
+        few = replace(way, runs=trial["runs"])
+        found = find_consensus(train_short(few, trainer, made, rows, trial["seed"] + run), way.same)
         saes.append(sort_units(found.sae, rows))
         scores.append(found.scores)
     lengths = [n for n in LENGTHS if n < trial["units"]]

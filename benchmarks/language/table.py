@@ -134,7 +134,7 @@ def tabulate_consensus(trials: Sequence[Record]) -> list[list[str]]:
 def count_tokens(trial: Mapping[str, Any]) -> int:
     """Return the tokens of a run and of the short runs that it starts from."""
     way = from_json(trial.get("way"))
-    return trial["tokens"] + (way.rounds * way.runs * way.tokens if isinstance(way, Consensus) else 0)
+    return trial["tokens"] + (way.runs * way.tokens if isinstance(way, Consensus) else 0)
 
 
 def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:

@@ -14,15 +14,14 @@ from typing import Any, assert_never
 
 import torch
 
-from benchmarks.language.consensus import find_consensus
 from osae import passes
 from osae.config import later, to_json, variant
 from osae.data.shards import Shards
 from osae.data.source import MixedRows
 from osae.model import SAE
 from osae.objective import Terms
-from osae.prefix import Full
 from osae.recipes import FromSAE, Recipe
+from osae.training.consensus import find_consensus, make_short
 from osae.training.loop import train
 from osae.training.member import Member
 
@@ -67,8 +66,8 @@ class Consensus:
     """The run starts from the units that `runs` short runs have in common, and continues at a peak `rate`.
 
     Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss. Atoms with a
-    cosine above `same` count as one unit. If there are several `rounds`, the short runs of each start from
-    the consensus of the one before.
+    cosine above `same` count as one unit. It is what a recipe with `FromConsensus` does, but short runs are
+    kept, so that trials can share them.
     """
 
     runs: int
@@ -76,7 +75,6 @@ class Consensus:
     rate: float
     short_rate: float
     same: float = 0.6
-    rounds: int = later(1)
 
 
 KEPT = (
@@ -103,10 +101,11 @@ def describe(way: Way) -> str:
             return f"an SAE of {tokens:,} tokens, which both continue at a peak rate of {rate:g}"
         case Shared():
             return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
-        case Consensus(runs, tokens, rate, short_rate, _, rounds):
-            times = f"{rounds} rounds of " if rounds > 1 else ""
-            shorts = f"{times}{runs} runs of {tokens:,} tokens at {short_rate:g}"
-            return f"from the consensus of {shorts}, continued at {rate:g}"
+        case Consensus(runs, tokens, rate, short_rate):
+            return (
+                f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}, "
+                f"continued at {rate:g}"
+            )
         case _:
             assert_never(way)
 
@@ -212,28 +211,15 @@ def sort_units(sae: SAE, rows: Shards) -> SAE:
 
 def start_from_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> SAE:
     """Return the SAE that short runs on these rows have in common, with its units sorted by gain."""
-    found = None
-    for turn in range(way.rounds):
-        numbers = range(turn * way.runs, (turn + 1) * way.runs)
-        saes = [train_short(way, trainer, recipe, rows, seed, n, start=found) for n in numbers]
-        started = time.process_time()
-        found = sort_units(find_consensus(saes, way.same).sae, rows)
-        trainer.seconds += time.process_time() - started
-    assert found is not None, "a consensus has at least one round"
+    saes = train_short(way, trainer, recipe, rows, seed)
+    started = time.process_time()
+    found = sort_units(find_consensus(saes, way.same).sae, rows)
+    trainer.seconds += time.process_time() - started
     return found
 
 
-def train_short(
-    way: Consensus,
-    trainer: Trainer,
-    recipe: Recipe,
-    rows: Shards,
-    seed: int,
-    number: int,
-    *,
-    start: SAE | None = None,
-) -> SAE:
-    """Return the SAE of a short run: that of the recipe under the plain loss, with units in any order."""
-    plain = replace(recipe, samples=way.tokens, prefix=Full(), resort=None)
-    short, own_seed = _at_rate(plain, way.short_rate), SEEDS * (seed + 1) + number
-    return trainer.fit(short, rows, own_seed, start=start, kept=()).requires_grad_(False)
+def train_short(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> list[SAE]:
+    """Return the SAEs of the short runs."""
+    short = make_short(recipe, way.tokens, way.short_rate / recipe.lr.peak)
+    seeds = range(SEEDS * (seed + 1), SEEDS * (seed + 1) + way.runs)
+    return [trainer.fit(short, rows, one, kept=()).requires_grad_(False) for one in seeds]

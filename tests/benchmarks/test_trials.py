@@ -136,7 +136,7 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
             ways.Average(0.5),
             ways.Fork(640, 1e-3),
             ways.Shared(documents=True),
-            ways.Consensus(3, 640, 1e-3, 2e-3, rounds=2),
+            ways.Consensus(3, 640, 1e-3, 2e-3),
         )
     ):
         sae = _train(tmp_path / str(number), way)

@@ -15,8 +15,9 @@ count as one unit. Beginning with the atoms that score best,
 is repeated a few times; a unit's encoder and bias are means with the same weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -24,11 +25,65 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from osae import passes
+from osae.data.source import Source
+from osae.devices import single_thread
 from osae.model import SAE
+from osae.prefix import Full
+from osae.recipes import FromConsensus, FromNoise, Recipe
+from osae.training.finite import OnNan, finite_rows
+from osae.training.loop import train
+from osae.training.member import Member
 
 POWER = 4  # of a cosine, as a weight: the nearer, the more it counts
 ROUNDS = 8  # of moving centres
+SEEDS = 1_000_000  # the seeds of the short runs of seed s follow (s + 1) times this number
+SORTED_ROWS = 50_000  # by which the units of the start are sorted
 PER_UNIT = ("decoder", "encoder", "encoder_bias", "threshold")  # what is averaged
+
+
+def make_short(recipe: Recipe, samples: int, rate: float) -> Recipe:
+    """Return the recipe of a short run: from noise, under the plain loss, with units in any order."""
+    lr = replace(recipe.lr, peak=rate * recipe.lr.peak)
+    whole = replace(recipe, samples=samples, lr=lr, extensions=(), start=FromNoise())
+    return replace(whole, prefix=Full(), sweep=None, resort=None)
+
+
+def start_from_runs(
+    recipe: Recipe,
+    seed: int,
+    source: Source,
+    *,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    on_nan: OnNan = "stop",
+    folder: Path | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> SAE | None:
+    """Return the consensus of short runs with its units sorted by gain, or None for any other start.
+
+    With `folder`, the SAEs of the short runs are kept there, and those that it already has are not trained
+    again. `tell` is called with a sentence before each run.
+    """
+    start = recipe.start
+    if not isinstance(start, FromConsensus):
+        return None
+    short, saes = make_short(recipe, start.samples, start.rate), []
+    for number in range(start.runs):
+        kept = folder / str(number) if folder else None
+        if kept and (kept / "sae.json").is_file():
+            saes.append(SAE.load(kept))
+            continue
+        tell(f"short run {number + 1} of {start.runs}, for the start of {recipe.name}, seed {seed}.")
+        rows = finite_rows(source.block(0), "block 0", on_nan)
+        member = Member(short, SEEDS * (seed + 1) + number, rows, device=device, precision=precision)
+        train([member], source, on_nan=on_nan)
+        saes.append(member.finish())
+        if kept:
+            saes[-1].save(kept)
+    rows = finite_rows(source.block(0), "block 0", on_nan)[:SORTED_ROWS]
+    found = find_consensus(saes, start.same).sae
+    return found.reorder(passes.order_units(found, rows.split(passes.ROWS)))
 
 
 class Consensus(NamedTuple):
@@ -50,10 +105,13 @@ class _Found(NamedTuple):
     def mean(self, tensor: Float[Tensor, "N K ..."]) -> Float[Tensor, "n ..."]:
         """Return the weighted mean of the units that were found."""
         shares = self.weights / self.weights.sum(0).clamp(min=1e-12)
-        runs = zip(shares, self.units, tensor, strict=True)
-        return sum(share.view(-1, *[1] * (t.ndim - 1)) * t[units] for share, units, t in runs)
+        total = torch.zeros_like(tensor[0][self.units[0]])
+        for share, units, of_run in zip(shares, self.units, tensor, strict=True):
+            total += share.view(-1, *[1] * (of_run.ndim - 1)) * of_run[units]
+        return total
 
 
+@single_thread()  # the last bits of products depend on the number of threads
 @torch.no_grad()
 def find_consensus(saes: Sequence[SAE], same: float) -> Consensus:
     """Return the K units that most of these SAEs have, averaged over the SAEs that have them.
