@@ -195,6 +195,19 @@ def consensus() -> Iterator[Planned]:
     yield agreed(750_000, Consensus(8, 375_000, 4e-3, 8e-3))
 
 
+def consensus_small() -> Iterator[Planned]:
+    """Yield the same with 128 units, from sixteen short runs, and single runs of as many tokens in all."""
+    sizes = {"text": FIRST_ROWS, "units": 128}
+    yield agreed(500_000, Consensus(16, 125_000, 4e-3, 4e-3), **sizes)
+    yield plan(ORDERED, 2_500_000, 256, ORDERED_AT_ONCE, **sizes)
+    yield plan("topk", 2_500_000, 256, AT_ONCE, **sizes)
+
+
+def consensus_long() -> Iterator[Planned]:
+    """Yield a longer run from the same consensus, five million tokens in all."""
+    yield agreed(2_000_000, Consensus(8, 375_000, 4e-3, 8e-3))
+
+
 def cooling() -> Iterator[Planned]:
     """Yield rates that fall during the whole of training, faster at first."""
     yield probe({"lr.peak": 8e-3, "lr.decay": 1.0, "lr.power": 2.0})
@@ -228,6 +241,8 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "averages-large": averages_large,
     "causes": causes,
     "consensus": consensus,
+    "consensus-small": consensus_small,
+    "consensus-long": consensus_long,
     "held": held,
     "explore": explore,
     "combine": combine,

@@ -8,18 +8,23 @@ from torch.nn.functional import normalize
 
 from osae import metrics
 from osae.config import alter
+from osae.data.harvest import Harvest
 from osae.data.shards import write_shards
-from osae.data.source import MemoryRows, OnDisk
+from osae.data.source import Live, MemoryRows, OnDisk
+from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
 from osae.model import SAE, SAEConfig
 from osae.prefix import Full
+from osae.ranks import Mesh, Ranks
 from osae.recipes import FromConsensus, FromNoise, Task, recipe
 from osae.sparsify import TopK
 from osae.training import checkpoint, consensus
 from osae.training import run as runs
 from osae.training.consensus import find_consensus
 from osae.training.member import Member
+from osae.training.parallel import check_mesh
 from osae.training.simple import fit
+from osae.training.sizes import measure_training
 
 SAME = 0.6
 
@@ -206,6 +211,29 @@ def test_a_run_and_fit_train_the_same_sae(tmp_path):
 def test_a_member_alone_cannot_find_a_consensus():
     with pytest.raises(ValueError, match="needs short runs"):
         Member(_make_recipe(), 0, _world_rows())
+
+
+def test_short_runs_on_several_processes_or_directly_from_a_model_are_refused():
+    with pytest.raises(ValueError, match="short runs are trained on one process"):
+        check_mesh(_make_recipe(), Mesh(rows=Ranks(0, 2), everyone=Ranks(0, 2)))
+    live = Live(Harvest("model", TextFiles(("text.jsonl",)), tokens=1000))
+    with pytest.raises(ValueError, match="harvest them with `osae harvest`"):
+        runs.RunConfig((_make_recipe(),), (0,), live)
+    runs.RunConfig((_make_recipe(start=FromNoise()),), (0,), live)
+
+
+def test_short_runs_count_in_the_forecast(tmp_path):
+    write_shards(tmp_path / "data", [{"activations": _world_rows()}])
+    source = OnDisk(str(tmp_path / "data"))
+    alone, after = (measure_training([_make_recipe(**c)], [0], source) for c in ({"start": FromNoise()}, {}))
+    assert (alone.short_steps, after.short_steps) == (0, 3 * 10)
+    assert after.forecast().disk > alone.forecast().disk
+
+
+def test_the_start_by_name_needs_no_warm_up_of_k():
+    made = recipe("topk", Task(width=16, units=24, k=3, samples=2000, batch=100), start="consensus")
+    assert made.start == FromConsensus()
+    assert made.k_warmup is None
 
 
 @pytest.mark.parametrize("wrong", [{"runs": 0}, {"samples": 0}, {"rate": 0.0}, {"same": 1.0}])

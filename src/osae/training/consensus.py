@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from osae import passes
+from osae.config import to_json
 from osae.data.source import Source
 from osae.devices import single_thread
 from osae.model import SAE
@@ -76,11 +77,12 @@ def start_from_runs(
             continue
         tell(f"short run {number + 1} of {start.runs}, for the start of {recipe.name}, seed {seed}.")
         rows = finite_rows(source.block(0), "block 0", on_nan)
-        member = Member(short, SEEDS * (seed + 1) + number, rows, device=device, precision=precision)
+        own = SEEDS * (seed + 1) + number
+        member = Member(short, own, rows, device=device, precision=precision)
         train([member], source, on_nan=on_nan)
         saes.append(member.finish())
         if kept:
-            saes[-1].save(kept)
+            saes[-1].save(kept, provenance={"recipe": to_json(short), "seed": own})
     rows = finite_rows(source.block(0), "block 0", on_nan)[:SORTED_ROWS]
     found = find_consensus(saes, start.same).sae
     return found.reorder(passes.order_units(found, rows.split(passes.ROWS)))
