@@ -191,21 +191,23 @@ def agreed(tokens: int, way: Consensus, **others: Any) -> Planned:
 
 
 def consensus() -> Iterator[Planned]:
-    """Yield ordered runs from the consensus of eight short runs, three million tokens in all."""
-    yield agreed(750_000, Consensus(8, 375_000, 4e-3, 8e-3))
+    """Yield ordered runs from the consensus of eight and of sixteen short runs."""
+    for runs in (8, 16):
+        yield agreed(750_000, Consensus(runs, 375_000, 4e-3, 8e-3))
 
 
 def consensus_small() -> Iterator[Planned]:
-    """Yield the same with 128 units, from sixteen short runs, and single runs of as many tokens in all."""
+    """Yield the same with 128 units, from sixteen short runs, and a single run of as many tokens in all."""
     sizes = {"text": FIRST_ROWS, "units": 128}
     yield agreed(500_000, Consensus(16, 125_000, 4e-3, 4e-3), **sizes)
     yield plan(ORDERED, 2_500_000, 256, ORDERED_AT_ONCE, **sizes)
-    yield plan("topk", 2_500_000, 256, AT_ONCE, **sizes)
 
 
-def consensus_long() -> Iterator[Planned]:
-    """Yield a longer run from the same consensus, five million tokens in all."""
-    yield agreed(2_000_000, Consensus(8, 375_000, 4e-3, 8e-3))
+def consensus_repeats() -> Iterator[Planned]:
+    """Yield the consensus of eight short runs again, with other seeds and on the other text."""
+    way = Consensus(8, 375_000, 4e-3, 8e-3)
+    for text, seed in (("wikipedia", 2), ("wikipedia", 4), ("linux", 0)):
+        yield agreed(750_000, way, text=text, seed=seed)
 
 
 def cooling() -> Iterator[Planned]:
@@ -242,7 +244,7 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "causes": causes,
     "consensus": consensus,
     "consensus-small": consensus_small,
-    "consensus-long": consensus_long,
+    "consensus-repeats": consensus_repeats,
     "held": held,
     "explore": explore,
     "combine": combine,

@@ -9,12 +9,14 @@ from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
 from benchmarks.hard import table as hard_table
 from benchmarks.hard import trials as hard
-from benchmarks.language import ceiling, plans, table, trials, ways
+from benchmarks.language import ceiling, growth, plans, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
+from osae.config import to_json
 from osae.data.documents import read_documents
 from osae.data.shards import Shards, write_shards
 from osae.recipes import Task, recipe
+from osae.training.consensus import make_short
 from osae.training.simple import fit
 
 
@@ -143,6 +145,29 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
         assert (sae.config.units, sae.config.width) == (12, 8)
         assert bool(sae.decoder.isfinite().all())
         assert ways.describe(way)
+
+
+def test_agreement_is_measured_for_every_doubling_of_the_short_runs_without_training_them_again(tmp_path):
+    _harvest(tmp_path / "text")
+    _harvest(tmp_path / "text-held-out", rows=128, seed=1)
+    way = to_json(ways.Consensus(5, 640, 1e-3, 2e-3))
+    record = trials.run_trial(_trial(way=way), tmp_path)
+    kept = len(list((tmp_path / "saes").iterdir()))
+    planned = list(growth.plan([record, _trial()]))
+    assert [each["runs"] for each in planned] == [1, 2, 4]
+    found = [growth.measure(each, tmp_path) for each in planned]
+    assert len(list((tmp_path / "saes").iterdir())) == kept
+    assert found[0]["measures"]["found_by_half"] == 1
+    assert 0 < found[0]["cpu_seconds"] < found[2]["cpu_seconds"] < record["cpu_seconds"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_short_runs_of_a_trial_are_those_of_the_package(tmp_path):
+    made, way = recipe("osae-aligned", Task(8, 12, 2, 640, 64)), ways.Consensus(1, 640, 1e-3, 8e-3)
+    rows = _harvest(tmp_path / "rows")
+    (short,) = ways.train_short(way, ways.Trainer(tmp_path / "saes"), made, rows, 0)
+    same = fit(make_short(made, 640, 8e-3 / made.lr.peak), rows, seed=ways.SEEDS, progress=False)
+    assert torch.equal(short.decoder, same.decoder)
 
 
 def test_every_planned_trial_has_a_recipe():
