@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.language.ceiling import tabulate_ceilings
-from benchmarks.language.plans import AT_ONCE
+from benchmarks.language.plans import AT_ONCE, ORDERED, ORDERED_AT_ONCE
 from benchmarks.language.ways import Consensus, Fork, Shared, describe
 from benchmarks.trials import Record, format_row, read_trials
-from osae.config import from_json
+from osae.config import from_json, to_json
 from osae.metrics import mean_interval
 
 FIGURE = "agreement-cost.png"
@@ -44,7 +44,6 @@ UNITS = 512  # of trials under the plain name of the text, and in the figure
 DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
 SETTING = ("text", "units", "method", "tokens", "batch")  # what pairs have in common if only a way differs
 REPEATED = 3  # pairs of runs from which a mean has an interval
-HELD = "decay 0.2; k constant"  # the schedule of runs that start from a consensus
 GROWN = ("text", "units", "seed", "short_tokens", "short_rate", "runs")  # by which consensuses are listed
 ABSENT = "-"
 
@@ -112,14 +111,14 @@ def tabulate_repeats(trials: Sequence[Record]) -> list[list[str]]:
 def tabulate_consensus(trials: Sequence[Record]) -> list[list[str]]:
     """Return the runs from a consensus, and single runs of the same schedule, by the tokens of all runs."""
     agreed = [trial for trial in trials if isinstance(from_json(trial.get("way")), Consensus)]
+    alike = [(ORDERED, to_json(ORDERED_AT_ONCE)), ("topk", to_json(AT_ONCE))]
     settings = {(trial["text"], trial["units"], trial["batch"]) for trial in agreed}
     single = [
         trial
         for trial in trials
         if trial.get("way") is None
         and (trial["text"], trial["units"], trial["batch"]) in settings
-        and trial["recipe"]["lr"]["peak"] == AT_ONCE["lr.peak"]
-        and name_differences(trial, seeds=False).endswith(HELD)
+        and (trial["method"], trial["changes"]) in alike
     ]
     rows = []
     for trial in sorted([*agreed, *single], key=lambda t: (t["text"], -t["units"], count_tokens(t))):

@@ -83,13 +83,13 @@ class FromModes:
 class FromConsensus:
     """The units that most of several short runs on the same data find (see `osae.training.consensus`).
 
-    Each of the `runs` sees `samples` rows, under the plain loss, at `rate` times the peak rate of the recipe.
-    Atoms with a cosine above `same` count as one unit.
+    Each of the `runs` sees `samples` rows, under the plain loss, at `rate` times the peak rate of the recipe,
+    which should be low enough to stay near the consensus. Atoms with a cosine above `same` count as one unit.
     """
 
     runs: int = 8
     samples: int = 375_000
-    rate: float = 2.0
+    rate: float = 8.0
     same: float = 0.6
 
     def __post_init__(self):
@@ -482,13 +482,21 @@ STARTS: dict[str, Start] = {
 
 
 def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """Return the named recipe for activations; `start`, one of `STARTS`, replaces its start alone."""
+    """Return the named recipe for activations; `start`, one of `STARTS`, replaces its start.
+
+    From a consensus, the rate is a quarter of the recipe's, and k is not warmed up.
+    """
     return _with_start(_find(name, RECIPES)(task), start)
 
 
 def world_recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """Return the named recipe for synthetic worlds; `start`, one of `STARTS`, replaces its start alone."""
+    """Return the named recipe for synthetic worlds; `start` is that of `recipe`."""
     return _with_start(_find(name, WORLD_RECIPES)(task), start)
+
+
+def stay_near(base: Recipe) -> Recipe:
+    """Return the recipe at a quarter of its rate, and without warm-up of k: a consensus is nearly an SAE."""
+    return replace(base, lr=replace(base.lr, peak=base.lr.peak / 4), k_warmup=None)
 
 
 def continue_from(base: Recipe, start: FromSAE) -> Recipe:
@@ -508,7 +516,7 @@ def _with_start(base: Recipe, start: str | None) -> Recipe:
     if start not in STARTS:
         raise ValueError(f"no start {start!r}: {list_choices(start, STARTS)}")
     made = replace(base, start=STARTS[start])
-    return replace(made, k_warmup=None) if start == "consensus" else made  # its codes are already sparse
+    return stay_near(made) if start == "consensus" else made
 
 
 def group_ends(units: int, groups: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from osae import metrics
+from osae.cli import main
 from osae.config import alter
 from osae.data.harvest import Harvest
 from osae.data.shards import write_shards
@@ -105,7 +106,7 @@ def _world_rows(part=0, samples=4000):
 
 def _make_recipe(**changes):
     task = Task(width=16, units=24, k=3, samples=2000, batch=100)
-    start = FromConsensus(3, 1000)
+    start = FromConsensus(3, 1000, rate=2.0)
     return alter(recipe("osae-aligned", task), {"start": start, **changes})
 
 
@@ -123,7 +124,7 @@ def test_short_runs_are_plain_runs_from_noise_at_another_rate():
 
 def test_consensuses_on_disjoint_samples_agree_more_than_single_short_runs():
     made, sources = _make_recipe(), [MemoryRows(_world_rows(part)) for part in (0, 1)]
-    made = alter(made, {"start": FromConsensus(8, 4000)})
+    made = alter(made, {"start": FromConsensus(8, 4000, rate=2.0)})
     starts = [
         consensus.start_from_runs(made, part, source) or pytest.fail("no start")
         for part, source in enumerate(sources)
@@ -208,6 +209,18 @@ def test_a_run_and_fit_train_the_same_sae(tmp_path):
     assert _states_equal(member.finish(), sae)
 
 
+def test_osae_train_announces_and_keeps_the_short_runs(tmp_path, capsys):
+    write_shards(tmp_path / "data", [{"activations": _world_rows()}])
+    words = ["train", "osae-aligned", "--data", str(tmp_path / "data"), "--units", "24", "--k", "3"]
+    words += ["--tokens", "1000", "--batch", "100", "--out", str(tmp_path / "run")]
+    words += ["--start", "consensus", "--set", "start.runs=2", "--set", "start.samples=500"]
+    assert main(words) == 0
+    assert "short run 2 of 2, for the start of osae-aligned, seed 0." in capsys.readouterr().err
+    shorts = [SAE.load(tmp_path / f"run/short/osae-aligned-seed0/{n}") for n in range(2)]
+    assert [sae.provenance["recipe"]["samples"] for sae in shorts] == [500, 500]
+    assert len({sae.provenance["seed"] for sae in shorts} | {0}) == 3
+
+
 def test_a_member_alone_cannot_find_a_consensus():
     with pytest.raises(ValueError, match="needs short runs"):
         Member(_make_recipe(), 0, _world_rows())
@@ -230,10 +243,13 @@ def test_short_runs_count_in_the_forecast(tmp_path):
     assert after.forecast().disk > alone.forecast().disk
 
 
-def test_the_start_by_name_needs_no_warm_up_of_k():
+def test_the_start_by_name_stays_near_the_consensus():
     made = recipe("topk", Task(width=16, units=24, k=3, samples=2000, batch=100), start="consensus")
+    usual = recipe("topk", Task(width=16, units=24, k=3, samples=2000, batch=100))
     assert made.start == FromConsensus()
     assert made.k_warmup is None
+    assert made.lr.peak == usual.lr.peak / 4
+    assert consensus.make_short(made, 1000, FromConsensus().rate).lr.peak == 2 * usual.lr.peak
 
 
 @pytest.mark.parametrize("wrong", [{"runs": 0}, {"samples": 0}, {"rate": 0.0}, {"same": 1.0}])
