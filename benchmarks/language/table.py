@@ -143,7 +143,8 @@ def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
     for one in sorted(grown, key=lambda each: [each[key] for key in GROWN]):
         short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}"
         share = f"{one['measures']['found_by_half']:.2f}"
-        where = f"{one['text']}, {one['units']} units"
+        seeds = f"; seeds {one['seed']}, {one['seed'] + 1}" if one["seed"] else ""
+        where = f"{one['text']}, {one['units']} units{seeds}"
         rows.append([where, short, str(one["runs"]), _agreement(one, ""), _agreement(one, "_64"), share])
     return [head, ["---"] * len(head), *rows]
 
