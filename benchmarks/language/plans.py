@@ -185,9 +185,29 @@ def linux() -> Iterator[Planned]:
         yield plan("topk", 1_500_000, 256, {"lr.peak": 4e-3} | NOISE, text="linux", seed=seed)
 
 
+def agreed(tokens: int, way: Consensus, **others: Any) -> Planned:
+    """Return a trial of the ordered loss that starts from the consensus of short runs."""
+    return plan(ORDERED, tokens, 256, ORDERED_AT_ONCE, way=way, **others)
+
+
 def consensus() -> Iterator[Planned]:
-    """Yield a start from what short runs have in common, at the cost of the baseline."""
-    yield probe({}, 300_000, way=Consensus(3, 150_000, 4e-3))
+    """Yield ordered runs from the consensus of eight and of sixteen short runs, at two rates."""
+    for runs, rate in ((8, 4e-3), (16, 4e-3), (16, 1e-3), (8, 1e-3)):
+        yield agreed(750_000, Consensus(runs, 375_000, rate, 8e-3))
+
+
+def consensus_small() -> Iterator[Planned]:
+    """Yield the same with 128 units, from sixteen short runs, and a single run of as many tokens in all."""
+    sizes = {"text": FIRST_ROWS, "units": 128}
+    yield agreed(500_000, Consensus(16, 125_000, 4e-3, 4e-3), **sizes)
+    yield plan(ORDERED, 2_500_000, 256, ORDERED_AT_ONCE, **sizes)
+
+
+def consensus_repeats() -> Iterator[Planned]:
+    """Yield the consensus of eight short runs again, with other seeds and on the other text."""
+    way = Consensus(8, 375_000, 1e-3, 8e-3)
+    for text, seed in (("wikipedia", 2), ("wikipedia", 4), ("linux", 0)):
+        yield agreed(750_000, way, text=text, seed=seed)
 
 
 def cooling() -> Iterator[Planned]:
@@ -223,6 +243,8 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "averages-large": averages_large,
     "causes": causes,
     "consensus": consensus,
+    "consensus-small": consensus_small,
+    "consensus-repeats": consensus_repeats,
     "held": held,
     "explore": explore,
     "combine": combine,

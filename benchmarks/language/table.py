@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.language.ceiling import tabulate_ceilings
-from benchmarks.language.ways import Fork, Shared, describe
+from benchmarks.language.plans import AT_ONCE, ORDERED, ORDERED_AT_ONCE
+from benchmarks.language.ways import Consensus, Fork, Shared, describe
 from benchmarks.trials import Record, format_row, read_trials
-from osae.config import from_json
+from osae.config import from_json, to_json
 from osae.metrics import mean_interval
 
 FIGURE = "agreement-cost.png"
@@ -43,11 +44,15 @@ UNITS = 512  # of trials under the plain name of the text, and in the figure
 DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
 SETTING = ("text", "units", "method", "tokens", "batch")  # what pairs have in common if only a way differs
 REPEATED = 3  # pairs of runs from which a mean has an interval
+GROWN = ("text", "units", "seed", "short_tokens", "short_rate", "runs")  # by which consensuses are listed
 ABSENT = "-"
 
 
-def tabulate(trials: Sequence[Record]) -> str:
-    """Return a table of all trials for each text and number of units, cheapest first."""
+def tabulate(trials: Sequence[Record], grown: Sequence[Record] = ()) -> str:
+    """Return a table of all trials for each text and number of units, cheapest first.
+
+    `grown` are the agreements of consensuses by number of short runs.
+    """
     parts = []
     for heading in dict.fromkeys(name_table(trial) for trial in trials):
         rows = [trial for trial in trials if name_table(trial) == heading]
@@ -60,6 +65,8 @@ def tabulate(trials: Sequence[Record]) -> str:
     parts.append("\n".join(["## Limits", "", *map(format_row, tabulate_ceilings(trials))]))
     parts.append("\n".join(["## Repeats", "", *map(format_row, tabulate_repeats(trials))]))
     parts.append("\n".join(["## Causes", "", *map(format_row, tabulate_causes(trials))]))
+    parts.append("\n".join(["## Consensus", "", *map(format_row, tabulate_consensus(trials))]))
+    parts.append("\n".join(["## Growth", "", *map(format_row, tabulate_growth(grown))]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -98,6 +105,47 @@ def tabulate_repeats(trials: Sequence[Record]) -> list[list[str]]:
             label = f"{label}, full {_full(pairs[0])}".replace(f", {ABSENT}", "").replace(", full 1", "")
             rows.append([text, label, str(len(pairs)), f"{ev:.3f}", f"{early:.3f}", *shown])
     head = ["text", "trial", "pairs", "EV", "EV of 128", "stability", "orderedness"]
+    return [head, ["---"] * len(head), *rows]
+
+
+def tabulate_consensus(trials: Sequence[Record]) -> list[list[str]]:
+    """Return the runs from a consensus, and single runs of the same schedule, by the tokens of all runs."""
+    agreed = [trial for trial in trials if isinstance(from_json(trial.get("way")), Consensus)]
+    alike = [(ORDERED, to_json(ORDERED_AT_ONCE)), ("topk", to_json(AT_ONCE))]
+    settings = {(trial["text"], trial["units"], trial["batch"]) for trial in agreed}
+    single = [
+        trial
+        for trial in trials
+        if trial.get("way") is None
+        and (trial["text"], trial["units"], trial["batch"]) in settings
+        and (trial["method"], trial["changes"]) in alike
+    ]
+    rows = []
+    for trial in sorted([*agreed, *single], key=lambda t: (t["text"], -t["units"], count_tokens(t))):
+        sizes = f"{trial['text']}, {trial['units']} units"
+        what = f"`{name_recipe(trial)}`, {name_differences(trial)}".replace(f", {ABSENT}", "")
+        tokens = f"{count_tokens(trial):,}"
+        rows.append([sizes, what, tokens, *_cells(trial)[HEAD.index("CPU s") :]])
+    head = ["text", "trial", "tokens in all", *HEAD[HEAD.index("CPU s") :]]
+    return [head, ["---"] * len(head), *rows]
+
+
+def count_tokens(trial: Mapping[str, Any]) -> int:
+    """Return the tokens of a run and of the short runs that it starts from."""
+    way = from_json(trial.get("way"))
+    return trial["tokens"] + (way.runs * way.tokens if isinstance(way, Consensus) else 0)
+
+
+def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
+    """Return the agreement of two consensuses by their number of short runs, before any further training."""
+    head = ["text", "short runs", "runs", "stability / orderedness", "first 64 units", "found by half"]
+    rows = []
+    for one in sorted(grown, key=lambda each: [each[key] for key in GROWN]):
+        short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}"
+        share = f"{one['measures']['found_by_half']:.2f}"
+        seeds = f"; seeds {one['seed']}, {one['seed'] + 1}" if one["seed"] else ""
+        where = f"{one['text']}, {one['units']} units{seeds}"
+        rows.append([where, short, str(one["runs"]), _agreement(one, ""), _agreement(one, "_64"), share])
     return [head, ["---"] * len(head), *rows]
 
 
@@ -193,8 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("evidence", type=Path)
     parser.add_argument("images", type=Path)
     asked = parser.parse_args(arguments)
-    trials = read_trials(asked.evidence / "trials.jsonl")
-    (asked.evidence / "table.md").write_text(tabulate(trials), encoding="utf-8")
+    trials, grown = (read_trials(asked.evidence / name) for name in ("trials.jsonl", "growth.jsonl"))
+    (asked.evidence / "table.md").write_text(tabulate(trials, grown), encoding="utf-8")
     plot(trials, asked.images / FIGURE)
     return 0
 

@@ -60,6 +60,11 @@ def split(text: Path) -> list[Shards]:
     return [write_parts(text.with_name(f"{text.name}-part{run}"), [parts[run]], [1.0]) for run in RUNS]
 
 
+def open_held_out(data: Path, text: str) -> Shards:
+    """Return the activations that neither half of a text contains."""
+    return Shards(data / f"{text.split(',')[0]}-held-out")
+
+
 def run_trial(trial: Mapping[str, Any], data: Path) -> Record:
     """Run a trial and return its record."""
     halves = split(data / trial["text"])
@@ -68,7 +73,7 @@ def run_trial(trial: Mapping[str, Any], data: Path) -> Record:
     for run, rows in zip(RUNS, halves, strict=True):
         sae = train_one(way, trainer, made, halves, run, trial.get("seed", 0) + run)
         saes.append(sae if made.resort and way is None else sort_units(sae, rows))
-    held_out = Shards(data / f"{trial['text'].split(',')[0]}-held-out")
+    held_out = open_held_out(data, trial["text"])
     found = measure_pair(saes, held_out, [n for n in LENGTHS if n < trial["units"]])
     return {
         **trial,

@@ -1,7 +1,5 @@
 """Ways to train the two SAEs of a trial other than one run of the recipe each, as data.
 
-Shapes: N short runs, K units, d width.
-
 A way uses only the documents and the seed of its own run, except for `Fork` and `Shared`, which let the two
 runs share something on purpose: they measure what keeps two runs from agreeing.
 """
@@ -15,8 +13,6 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from osae import passes
 from osae.config import later, to_json, variant
@@ -25,11 +21,12 @@ from osae.data.source import MixedRows
 from osae.model import SAE
 from osae.objective import Terms
 from osae.recipes import FromSAE, Recipe
+from osae.training.consensus import find_consensus, make_short
 from osae.training.loop import train
 from osae.training.member import Member
 
 EVERY = 8  # steps between two weights that are averaged
-SEEDS = 1000  # the seeds of the short runs of a consensus start at a multiple of this number
+SEEDS = 1000  # the seeds of the short runs of a consensus begin at a multiple of this number
 SORTED_ROWS = 50_000  # rows by which units are sorted
 
 
@@ -66,14 +63,17 @@ class Shared:
 @variant
 @dataclass(frozen=True)
 class Consensus:
-    """The run starts from the units that most of `runs` short runs find, each trained on `tokens` rows.
+    """The run starts from the units that `runs` short runs have in common, and continues at a peak `rate`.
 
-    Atoms with a cosine above `same` count as one unit. The run continues at this peak rate.
+    Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss. Atoms with a
+    cosine above `same` count as one unit. It is what a recipe with `FromConsensus` does, but short runs are
+    kept, so that trials can share them.
     """
 
     runs: int
     tokens: int
     rate: float
+    short_rate: float
     same: float = 0.6
 
 
@@ -101,8 +101,11 @@ def describe(way: Way) -> str:
             return f"an SAE of {tokens:,} tokens, which both continue at a peak rate of {rate:g}"
         case Shared():
             return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
-        case Consensus(runs, tokens, rate):
-            return f"from {runs} runs of {tokens:,} tokens, continued at {rate:g}"
+        case Consensus(runs, tokens, rate, short_rate):
+            return (
+                f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}, "
+                f"continued at {rate:g}"
+            )
         case _:
             assert_never(way)
 
@@ -121,16 +124,17 @@ class Trainer:
         *,
         start: SAE | None = None,
         average: Average | None = None,
+        kept: Iterable[Average | None] = KEPT,
     ) -> SAE:
         """Return the SAE of a recipe, with its last weights or with an average of its weights.
 
-        A run is kept with several averages.
+        The run is kept with each of the averages in `kept`.
         """
         recipe = recipe if start is None else replace(recipe, start=FromSAE("", _digest(start)))
         about = [to_json(recipe), rows.provenance()["sha256"], seed]
         if not self._find(about, average).exists():
             started = time.process_time()
-            found = _train(recipe, rows, seed, start, {average, *KEPT})
+            found = _train(recipe, rows, seed, start, {None, average, *kept})
             seconds = time.process_time() - started
             for each, sae in found.items():
                 spent = seconds * (each.until if each else 1.0)
@@ -186,7 +190,7 @@ def train_one(
         case Shared():
             return trainer.fit(recipe, halves[0] if way.documents else rows, 0 if way.seed else seed)
         case Consensus():
-            found = find_consensus(way, trainer, recipe, rows, seed)
+            found = start_from_consensus(way, trainer, recipe, rows, seed)
             return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found)
         case _:
             assert_never(way)
@@ -205,44 +209,17 @@ def sort_units(sae: SAE, rows: Shards) -> SAE:
     return sae.reorder(passes.order_units(sae, rows.read(0, min(SORTED_ROWS, rows.rows)).split(passes.ROWS)))
 
 
-def find_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> SAE:
-    """Return the SAE of the units that most short runs find, each the mean over these runs."""
-    short = replace(recipe, samples=way.tokens)
+def start_from_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> SAE:
+    """Return the SAE that short runs on these rows have in common, with its units sorted by gain."""
+    saes = train_short(way, trainer, recipe, rows, seed)
+    started = time.process_time()
+    found = sort_units(find_consensus(saes, way.same).sae, rows)
+    trainer.seconds += time.process_time() - started
+    return found
+
+
+def train_short(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> list[SAE]:
+    """Return the SAEs of the short runs."""
+    short = make_short(recipe, way.tokens, way.short_rate / recipe.lr.peak)
     seeds = range(SEEDS * (seed + 1), SEEDS * (seed + 1) + way.runs)
-    return merge([trainer.fit(short, rows, one).requires_grad_(False) for one in seeds], way.same)
-
-
-def merge(saes: Sequence[SAE], same: float) -> SAE:
-    """Return the SAE of the units that have partners in most SAEs, averaged with their partners.
-
-    A unit's partner in another SAE is the unit with the nearest atom. Its score is the sum of the fourth
-    powers of these cosines. Units are chosen by score, without those near a unit already chosen.
-    """
-    atoms = torch.stack([sae.decoder for sae in saes])  # N K d
-    cosines = torch.einsum("nkd,mjd->nkmj", atoms, atoms)
-    nearest = cosines.max(-1)  # N K N
-    weights = nearest.values.clamp(min=0) ** 4
-    runs, units = len(saes), atoms.shape[1]
-    flat = cosines.reshape(runs * units, runs * units)
-    free, chosen, near = torch.ones(runs * units, dtype=torch.bool), [], []
-    for one in weights.sum(-1).flatten().argsort(descending=True).tolist():
-        (chosen if free[one] else near).append(one)
-        if free[one]:
-            free &= flat[one] < same
-    places = torch.tensor((chosen + near)[:units])
-    partners, shares = nearest.indices.flatten(0, 1)[places], weights.flatten(0, 1)[places]
-    shares = torch.where(nearest.values.flatten(0, 1)[places] >= same, shares, 0.0)
-    return _mean_units(saes, partners, shares / shares.sum(1, keepdim=True))
-
-
-def _mean_units(saes: Sequence[SAE], partners: Tensor, shares: Tensor) -> SAE:
-    """Return the SAE whose units are means of these units of every SAE, with these weights."""
-    found = {}
-    for name in ("decoder", "encoder", "encoder_bias", "threshold"):
-        parts = [sae.state_dict()[name][partners[:, n]] for n, sae in enumerate(saes)]
-        found[name] = sum(
-            part * shares[:, n].view(-1, *[1] * (part.ndim - 1)) for n, part in enumerate(parts)
-        )
-    found["decoder"] = normalize(found["decoder"], dim=-1)
-    found["decoder_bias"] = torch.stack([sae.decoder_bias for sae in saes]).mean(0)
-    return SAE.from_tensors(replace(saes[0].config, units=len(partners)), found)
+    return [trainer.fit(short, rows, one, kept=()).requires_grad_(False) for one in seeds]

@@ -81,6 +81,8 @@ class Training:
     dense: bool = False  # whether pre-activations of all units are needed at once
     start_rows: int = 0  # of which principal directions or modes are found
     mode_units: int = 0  # the most modes that are found, if units start from them
+    consensus_runs: int = 0  # short runs for every SAE, if SAEs start from what these have in common
+    short_steps: int = 0  # of all short runs of an SAE
     revival_rows: int = 0  # that are searched for directions of spare units
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
     world_units: int = 0  # atoms of the synthetic world, if the data are drawn from one
@@ -99,13 +101,18 @@ class Training:
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        disk = self.members * matrix * (12 + 2 + 2 * self.snapshots) + self.contexts
+        disk = self.members * matrix * (12 + 2 + 2 * (self.snapshots + self.consensus_runs)) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
 
     def _of_start(self) -> int:
-        """Return the bytes of finding the directions that units start from: principal ones, or modes."""
+        """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
+        if (
+            self.consensus_runs
+        ):  # encoders and decoders, twice, and the cosines of all units with those of a run
+            matrix = SINGLE * self.units * self.width
+            return self.consensus_runs * (4 * matrix + SINGLE * self.units**2)
         rows = SINGLE * self.start_rows * self.width
         if not self.mode_units:
             # the rows around their mean, in double precision, and twice along all directions

@@ -80,6 +80,29 @@ class FromModes:
 
 @variant
 @dataclass(frozen=True)
+class FromConsensus:
+    """The units that most of several short runs on the same data find (see `osae.training.consensus`).
+
+    Each of the `runs` sees `samples` rows, under the plain loss, at `rate` times the peak rate of the recipe,
+    which should be low enough to stay near the consensus. Atoms with a cosine above `same` count as one unit.
+    """
+
+    runs: int = 8
+    samples: int = 375_000
+    rate: float = 8.0
+    same: float = 0.6
+
+    def __post_init__(self):
+        if self.runs < 1 or self.samples < 1:
+            raise ValueError(f"runs={self.runs}, samples={self.samples}: both must be at least 1.")
+        if not (isfinite(self.rate) and self.rate > 0):
+            raise ValueError(f"rate={self.rate}: give a positive number.")
+        if not 0 < self.same < 1:
+            raise ValueError(f"same={self.same}: give a cosine between 0 and 1.")
+
+
+@variant
+@dataclass(frozen=True)
 class FromSAE:
     """The weights of an SAE from any library, at a path or a hub address; `sha256` is their digest."""
 
@@ -87,7 +110,7 @@ class FromSAE:
     sha256: str = ""
 
 
-Start = FromNoise | FromData | FromKMeans | FromModes | FromSAE
+Start = FromNoise | FromData | FromKMeans | FromModes | FromConsensus | FromSAE
 
 
 @variant
@@ -454,17 +477,26 @@ STARTS: dict[str, Start] = {
     "noise": FromNoise(),
     "kmeans": FromKMeans(),
     "modes": FromModes(),
+    "consensus": FromConsensus(),
 }
 
 
 def recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """Return the named recipe for activations; `start`, one of `STARTS`, replaces its start alone."""
+    """Return the named recipe for activations; `start`, one of `STARTS`, replaces its start.
+
+    From a consensus, the rate is a quarter of the recipe's, and k is not warmed up.
+    """
     return _with_start(_find(name, RECIPES)(task), start)
 
 
 def world_recipe(name: str, task: Task, *, start: str | None = None) -> Recipe:
-    """Return the named recipe for synthetic worlds; `start`, one of `STARTS`, replaces its start alone."""
+    """Return the named recipe for synthetic worlds; `start` is that of `recipe`."""
     return _with_start(_find(name, WORLD_RECIPES)(task), start)
+
+
+def stay_near(base: Recipe) -> Recipe:
+    """Return the recipe at a quarter of its rate, and without warm-up of k: a consensus is nearly an SAE."""
+    return replace(base, lr=replace(base.lr, peak=base.lr.peak / 4), k_warmup=None)
 
 
 def continue_from(base: Recipe, start: FromSAE) -> Recipe:
@@ -483,7 +515,8 @@ def _with_start(base: Recipe, start: str | None) -> Recipe:
         return base
     if start not in STARTS:
         raise ValueError(f"no start {start!r}: {list_choices(start, STARTS)}")
-    return replace(base, start=STARTS[start])
+    made = replace(base, start=STARTS[start])
+    return stay_near(made) if start == "consensus" else made
 
 
 def group_ends(units: int, groups: int) -> tuple[int, ...]:

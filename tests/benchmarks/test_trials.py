@@ -9,13 +9,14 @@ from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
 from benchmarks.hard import table as hard_table
 from benchmarks.hard import trials as hard
-from benchmarks.language import ceiling, plans, table, trials, ways
+from benchmarks.language import ceiling, growth, plans, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
+from osae.config import to_json
 from osae.data.documents import read_documents
 from osae.data.shards import Shards, write_shards
-from osae.model import SAE
 from osae.recipes import Task, recipe
+from osae.training.consensus import make_short
 from osae.training.simple import fit
 
 
@@ -137,7 +138,7 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
             ways.Average(0.5),
             ways.Fork(640, 1e-3),
             ways.Shared(documents=True),
-            ways.Consensus(3, 640, 1e-3),
+            ways.Consensus(3, 640, 1e-3, 2e-3),
         )
     ):
         sae = _train(tmp_path / str(number), way)
@@ -146,13 +147,27 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
         assert ways.describe(way)
 
 
-def test_a_consensus_has_the_units_that_all_runs_share(tmp_path):
-    config = recipe("topk", Task(8, 3, 2, 640, 64)).sae
-    shared, own = torch.eye(8)[:2], torch.eye(8)[2:5]
-    saes = [SAE(config, atoms=torch.cat([own[n : n + 1], shared])).requires_grad_(False) for n in range(3)]
-    found = ways.merge(saes, same=0.6).decoder
-    assert torch.allclose((found @ shared.T).amax(0), torch.ones(2))
-    assert torch.allclose((found @ own.T).amax(), torch.ones(()))  # the last place goes to a unit of one run
+def test_agreement_is_measured_for_every_doubling_of_the_short_runs_without_training_them_again(tmp_path):
+    _harvest(tmp_path / "text")
+    _harvest(tmp_path / "text-held-out", rows=128, seed=1)
+    way = to_json(ways.Consensus(5, 640, 1e-3, 2e-3))
+    record = trials.run_trial(_trial(way=way), tmp_path)
+    kept = len(list((tmp_path / "saes").iterdir()))
+    planned = list(growth.plan([record, _trial()]))
+    assert [each["runs"] for each in planned] == [1, 2, 4]
+    found = [growth.measure(each, tmp_path) for each in planned]
+    assert len(list((tmp_path / "saes").iterdir())) == kept
+    assert found[0]["measures"]["found_by_half"] == 1
+    assert 0 < found[0]["cpu_seconds"] < found[2]["cpu_seconds"] < record["cpu_seconds"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_short_runs_of_a_trial_are_those_of_the_package(tmp_path):
+    made, way = recipe("osae-aligned", Task(8, 12, 2, 640, 64)), ways.Consensus(1, 640, 1e-3, 8e-3)
+    rows = _harvest(tmp_path / "rows")
+    (short,) = ways.train_short(way, ways.Trainer(tmp_path / "saes"), made, rows, 0)
+    same = fit(make_short(made, 640, 8e-3 / made.lr.peak), rows, seed=ways.SEEDS, progress=False)
+    assert torch.equal(short.decoder, same.decoder)
 
 
 def test_every_planned_trial_has_a_recipe():
@@ -199,7 +214,8 @@ def test_the_limit_of_agreement_is_found_where_agreement_follows_the_model():
 
 def test_the_kept_table_is_that_of_the_kept_trials():
     kept = ROOT / "evidence" / "language"
-    assert table.tabulate(read_trials(kept / "trials.jsonl")) == (kept / "table.md").read_text()
+    trials, grown = (read_trials(kept / name) for name in ("trials.jsonl", "growth.jsonl"))
+    assert table.tabulate(trials, grown) == (kept / "table.md").read_text()
 
 
 def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():

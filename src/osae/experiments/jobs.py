@@ -23,6 +23,7 @@ from osae.forecast import SINGLE, Forecast, check, forecast_together
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training import checkpoint
+from osae.training.consensus import start_from_runs
 from osae.training.loop import train
 from osae.training.member import Member, name_member
 from osae.training.run import Interrupted, provenance, stop_requests
@@ -127,7 +128,8 @@ def _train_and_keep(job: Job, root: Path, *, may_pause: bool = False) -> Job:
     (job.folder(root) / "sae.json").unlink(missing_ok=True)
     with stop_requests() if may_pause else nullcontext(lambda: 0) as stop:
         source, pause = _open_source(job.source), _Pause(job, root)
-        member = Member(job.recipe, job.seed, source.block(0), device=job.device)
+        start = start_from_runs(job.recipe, job.seed, source, device=job.device)
+        member = Member(job.recipe, job.seed, source.block(0), device=job.device, start=start)
         due = {samples // job.recipe.batch: samples for samples in job.snapshots}
 
         def keep(done: int, _: object = None) -> None:

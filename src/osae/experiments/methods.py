@@ -34,9 +34,10 @@ ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE, OSAE_ALIGNED, OSAE_FROM_M
 TABLE_METHODS = (VANILLA, TOPK, BATCHTOPK, *MATRYOSHKA, NESTED_DROPOUT, OSAE_PAPER, OSAE)  # in table 1
 LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models
 
-# how SAEs start: from the data's principal directions, from random atoms, from clusters or modes of the data
-DATA, NOISE, KMEANS, MODES = "data", "noise", "kmeans", "modes"
-STARTS = (DATA, NOISE, KMEANS, MODES)
+# how SAEs start: from the data's principal directions, from random atoms, from clusters or modes of the data,
+# or from what short runs have in common
+DATA, NOISE, KMEANS, MODES, CONSENSUS = "data", "noise", "kmeans", "modes", "consensus"
+STARTS = (DATA, NOISE, KMEANS, MODES, CONSENSUS)
 
 # rows of tables that are not recipes
 UNTRAINED = "untrained"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from osae.model import SAE
 from osae.ranks import Mesh
-from osae.recipes import Recipe
+from osae.recipes import FromConsensus, Recipe
 from osae.sparsify import BatchTopK, TopK
 from osae.training.weights import Weights
 
@@ -18,6 +18,11 @@ def check_mesh(recipe: Recipe, mesh: Mesh) -> None:
         raise ValueError(
             f"batch={recipe.batch} cannot be divided equally among {mesh.rows.size} ranks: give a multiple, "
             f"such as {-(-recipe.batch // mesh.rows.size) * mesh.rows.size}."
+        )
+    if isinstance(recipe.start, FromConsensus) and mesh.everyone.size > 1:
+        raise ValueError(
+            "short runs are trained on one process: find the consensus with `osae train` on one process, and "
+            "give its snapshot at 0 samples as --from."
         )
     if recipe.sae.units < mesh.units.size:
         raise ValueError(

@@ -6,6 +6,7 @@ RUN/checkpoints/STEP/         the same, if units are spread over ranks: every ra
 RUN/log.jsonl                 one line per SAE every few steps, the same however often the run is interrupted
 RUN/speed.jsonl               samples per second and peak memory at the same steps
 RUN/snapshots/SAMPLES/NAME/   the SAE named NAME after that many samples; 0 always exists
+RUN/short/NAME/NUMBER/        the SAEs of short runs, if NAME starts from their consensus
 RUN/NAME/                     the finished SAE: sae.safetensors and sae.json
 """
 
@@ -34,10 +35,13 @@ from osae.files import append_text, atomic_write, check_regular, read_json, seal
 from osae.kernels.precision import check_precision
 from osae.locks import LockedError, lock
 from osae.messages import one_line
+from osae.model import SAE
 from osae.objective import Terms
 from osae.ranks import ALONE, NO_OTHERS, Mesh
-from osae.recipes import Recipe
+from osae.recipes import FromConsensus, Recipe
+from osae.seeds import generator
 from osae.training import checkpoint, sharded
+from osae.training.consensus import start_from_runs
 from osae.training.finite import OnNan, finite_rows
 from osae.training.logs import Log, Pace
 from osae.training.loop import stop_early, train
@@ -46,6 +50,7 @@ from osae.training.plateau import Plateau, Stopped, has_levelled_off
 from osae.training.schedules import find_settled_step
 
 SCHEMA = 1
+SHORT = "short"  # folder of short runs
 LOG_LINES = 200  # per SAE over a whole run
 
 
@@ -80,6 +85,11 @@ class RunConfig:
             raise ValueError(f"recipe name {bad[0]!r} cannot be the name of a folder: remove slashes.")
         if self.on_nan not in get_args(OnNan):
             raise ValueError(f"on_nan={self.on_nan!r}: give one of {', '.join(get_args(OnNan))}.")
+        if isinstance(self.source, Live) and any(isinstance(r.start, FromConsensus) for r in self.recipes):
+            raise ValueError(
+                "a start from a consensus reads the activations once per short run: harvest them with "
+                "`osae harvest`, and give --data instead of --live."
+            )
         check_precision(self.precision)
         most = min(recipe.samples for recipe in self.recipes)
         if late := [count for count in self.snapshots if not 0 <= count <= most]:
@@ -114,7 +124,7 @@ def forget(folder: Path) -> None:
             return
         for name in ("run.json", "log.jsonl", "speed.jsonl"):
             (folder / name).unlink(missing_ok=True)
-        for name in ("snapshots", sharded.FOLDER):
+        for name in ("snapshots", SHORT, sharded.FOLDER):
             shutil.rmtree(folder / name, ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()
@@ -223,10 +233,12 @@ def _go(
     source = open_source(config.source, split_devices(device)[0], ranks, folder)
     first = finite_rows(source.block(0), "block 0", on_nan)
     wanted = list(itertools.product(config.recipes, config.seeds))
-    members = [
-        Member(recipe, seed, first, device=place, mesh=mesh, precision=config.precision)
-        for (recipe, seed), place in zip(wanted, spread_over(device, len(wanted)), strict=True)
-    ]
+    members = []
+    for (recipe, seed), place in zip(wanted, spread_over(device, len(wanted)), strict=True):
+        start = _find_start(folder, config, recipe, seed, source, place, on_nan, tell)
+        members.append(
+            Member(recipe, seed, first, device=place, mesh=mesh, start=start, precision=config.precision)
+        )
     done = _restore(folder, members, tell, mesh)
     if done == 0:
         _snapshot(folder, members, 0)
@@ -251,6 +263,32 @@ def _go(
     if mesh.is_first:
         forget_contexts(folder)
     return members
+
+
+def _find_start(
+    folder: Path,
+    config: RunConfig,
+    recipe: Recipe,
+    seed: int,
+    source: Source,
+    device: str,
+    on_nan: OnNan,
+    tell: Callable[[str], None],
+) -> SAE | None:
+    """Return the consensus that a member starts from, if it does; the checkpoint, if any, replaces it."""
+    if isinstance(recipe.start, FromConsensus) and checkpoint.exists(folder):
+        return SAE(recipe.sae, generator=generator(seed, "start"))
+    kept = folder / SHORT / name_member(recipe, seed)
+    return start_from_runs(
+        recipe,
+        seed,
+        source,
+        device=device,
+        precision=config.precision,
+        on_nan=on_nan,
+        folder=kept,
+        tell=tell,
+    )
 
 
 def _restore(folder: Path, members: Sequence[Member], tell: Callable[[str], None], mesh: Mesh) -> int:

@@ -25,6 +25,7 @@ from osae.progress import ProgressBar
 from osae.recipes import Recipe, Task, continue_from
 from osae.recipes import recipe as find_recipe
 from osae.sparsify import find_k
+from osae.training.consensus import start_from_runs
 from osae.training.loop import Action, train
 from osae.training.member import Member
 from osae.training.start import describe_start
@@ -76,7 +77,9 @@ def fit(
     asked = {"units": units, "k": k, "samples": samples, "batch": batch}
     given = None if start is None else load(start)
     chosen = _complete(recipe, source, asked) if given is None else _start_from(given, recipe, source, asked)
-    at_start = given and given.sae
+    at_start = (
+        given.sae if given else start_from_runs(chosen, seed, source, device=device, precision=precision)
+    )
     member = Member(chosen, seed, source.block(0), device=device, start=at_start, precision=precision)
     with _show_progress(f"training {member.name}", chosen.steps, shown=progress) as after:
         train([member], source, after=after)

@@ -10,7 +10,7 @@ from osae.data.source import MIXED_NUMBERS, Live, OnDisk, SourceSpec
 from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
 from osae.forecast import Training, count_context_bytes
 from osae.kernels import DENSE_SHARE, batch
-from osae.recipes import FromData, FromModes, Recipe
+from osae.recipes import FromConsensus, FromData, FromModes, Recipe
 from osae.revival import Resample, Split
 from osae.sparsify import BatchTopK, JumpReLU, Linear, ReLU, TopK
 from osae.speed import time_product
@@ -39,6 +39,8 @@ def measure_training(
         blocks=blocks,
         start_rows=max(_count_start_rows(recipe, rows) for recipe in recipes),
         mode_units=max(map(_count_modes, recipes)),
+        consensus_runs=max(map(_count_short_runs, recipes)),
+        short_steps=max(map(_count_short_steps, recipes)),
         revival_rows=max(_count_revival_rows(recipe, rows) for recipe in recipes),
         sorted_k=max(_find_sorted_k(recipe) for recipe in recipes),
         world_units=source.units if isinstance(source, SparseWorld) else 0,
@@ -48,11 +50,11 @@ def measure_training(
 
 
 def forecast_seconds(size: Training, steps: int) -> float:
-    """Return an estimate of how long that many steps take on this CPU, from the time of one product."""
+    """Return an estimate of how long these steps and all short runs take, from the time of one product."""
     rows = max(1, min(size.batch, PROBE // (size.units * size.width)))
     product = time_product(rows, size.units, size.width, torch.get_num_threads()) / rows * size.batch
     products = DENSE_PRODUCTS if size.dense else PRODUCTS
-    return (STEP_SECONDS + products * product) * size.members * steps
+    return (STEP_SECONDS + products * product) * size.members * (steps + size.short_steps)
 
 
 def _count_entries(recipe: Recipe) -> int:
@@ -113,6 +115,15 @@ def _count_start_rows(recipe: Recipe, rows: int) -> int:
 
 def _count_modes(recipe: Recipe) -> int:
     return recipe.sae.units * len(recipe.start.shares) if isinstance(recipe.start, FromModes) else 0
+
+
+def _count_short_runs(recipe: Recipe) -> int:
+    return recipe.start.runs if isinstance(recipe.start, FromConsensus) else 0
+
+
+def _count_short_steps(recipe: Recipe) -> int:
+    start = recipe.start
+    return start.runs * (start.samples // recipe.batch) if isinstance(start, FromConsensus) else 0
 
 
 def _count_revival_rows(recipe: Recipe, rows: int) -> int:

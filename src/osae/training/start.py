@@ -12,7 +12,7 @@ from osae.devices import single_thread
 from osae.interop import Loaded, load
 from osae.interop.parts import has_unit_atoms
 from osae.model import SAE
-from osae.recipes import FromData, FromKMeans, FromModes, FromNoise, FromSAE, Recipe
+from osae.recipes import FromConsensus, FromData, FromKMeans, FromModes, FromNoise, FromSAE, Recipe
 from osae.seeds import generator
 from osae.sparsify import starting_threshold
 from osae.training.modes import sae_from_modes
@@ -25,10 +25,18 @@ def start_sae(
 ) -> SAE:
     """Return a new SAE for this seed; `rows` are the activations that it starts from, times `scale`.
 
-    `given` is the SAE that the recipe starts from, if it is already in memory.
+    `given` is the SAE that the recipe starts from, if it is already in memory. A consensus always is, because
+    it takes training runs to find.
     """
     if isinstance(recipe.start, FromSAE):
         return take_over(recipe, given or find_start(recipe.start).require_sae(), scale)
+    if isinstance(recipe.start, FromConsensus):
+        if given is None:
+            raise ValueError(
+                "a start from a consensus needs short runs: train with `osae.fit` or `osae train`, or pass "
+                "`start`."
+            )
+        return take_over(recipe, given, scale)
     sae = SAE(recipe.sae, generator=generator(seed, "start"))
     match recipe.start:
         case FromNoise():

@@ -82,7 +82,8 @@ class TrainOptions(LanguageOptions, AnyWorldOptions):
         "batch size, in samples", default=None, shown=f"{WORLD_BATCH}; on activations {DATA_BATCH}", least=1
     )
     start: str | None = option(
-        "start from principal directions of the data, from noise, or from clusters or modes of the data",
+        "start from principal directions of the data, from noise, from clusters or modes of the data, or "
+        "from the consensus of short runs (--set start.runs=4 for four of them)",
         default=None,
         choices=STARTS,
         shown="as in the setting or the recipe",
