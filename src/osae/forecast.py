@@ -20,7 +20,7 @@ from pathlib import Path
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
 RETURNED = 2**25  # bytes of an array from which on the allocator returns its memory to the system
 FIXED = 48 * 2**20  # small arrays, and what the allocator keeps: freed arrays of less than 32 MB
-FIXED_HARVEST = 16 * 2**20  # the same while harvesting, when a few large arrays are allocated
+FIXED_HARVEST = 24 * 2**20  # the same while harvesting, when a few large arrays are allocated
 FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
 PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
@@ -102,7 +102,8 @@ class Training:
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        disk = self.members * matrix * (12 + 2 + 2 * self.snapshots) + self.contexts
+        # three checkpoints while the oldest is being replaced, with weights and both moments
+        disk = self.members * matrix * (3 * 6 + 2 * self.snapshots) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
