@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,12 +97,38 @@ def test_a_pipe_receives_the_content_and_stays_a_pipe(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_character_device_is_written_to_and_stays(tmp_path):
-    (tmp_path / "link").symlink_to("/dev/null")
-    for path in ("/dev/null", tmp_path / "link"):
+def test_a_character_device_is_written_to_and_stays(tmp_path, monkeypatch):
+    device = make_null_device(tmp_path)
+    refuse_to_replace(monkeypatch, device)
+    (tmp_path / "link").symlink_to(device)
+    for path in (device, tmp_path / "link"):
         write(path, "lost")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert stat.S_ISCHR(os.stat(device).st_mode)
     assert (tmp_path / "link").is_symlink()
+
+
+def make_null_device(folder: Path) -> Path:
+    """Return a device like /dev/null: one of its own, or the machine's, which only root could replace."""
+    device = folder / "null"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_text("")  # devices in this folder may be forbidden
+    except OSError:
+        device.unlink(missing_ok=True)
+        return Path(os.devnull)
+    return device
+
+
+def refuse_to_replace(monkeypatch, device: Path) -> None:
+    """Fail instead of harming the machine, whose own device may be about to be replaced."""
+    for name in ("replace", "rename", "remove", "unlink"):
+        real = getattr(os, name)
+
+        def check(*paths, _real=real, **options):
+            assert device not in map(Path, paths), f"{device} would be replaced or removed"
+            return _real(*paths, **options)
+
+        monkeypatch.setattr(os, name, check)
 
 
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.reliability import memory
+from benchmarks.reliability import disk, memory
 from osae import SAE, forecast
 from osae.cli import forecasting, main
 from osae.data.harvest import Harvest
+from osae.data.lm import LanguageModel
 from osae.data.source import Live, LiveRows
 from osae.data.text import TextFiles
 from osae.experiments.jobs import Job, forecast_jobs
@@ -139,6 +140,47 @@ def test_a_live_run_needs_room_for_the_contexts_that_it_keeps(tmp_path):
     with_contexts, without = sizes.forecast(), replace(sizes, contexts=0).forecast()
     for counted in (with_contexts.disk - without.disk, with_contexts.memory - without.memory):
         assert counted == pytest.approx(kept.stat().st_size, rel=0.1)
+
+
+@pytest.mark.parametrize("chance", [True, False])
+def test_pairs_that_are_compared_at_the_same_time_need_memory_each(chance):
+    saes = [forecast.DictionarySize(16_384, 512, 32)] * 3
+    one, two, three, many = (
+        forecast.forecast_comparison(saes, chance=chance, threads=threads).memory for threads in (1, 2, 3, 64)
+    )
+    assert two - one == three - two > saes[0].matrix
+    assert many == three
+
+
+def test_what_passes_of_a_language_model_need_is_said_once_it_is_open(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(forecasting, "NOTICED", 0)
+    words = ["evaluate", "c", "--data", "acts", "--device", "cpu"]
+    assert main(words) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "needs about" in line]
+    assert [line.partition(":")[0] for line in said] == [
+        "osae evaluate",
+        "osae evaluate, with the language model",
+    ]
+
+
+@pytest.mark.parametrize("given", [[], ["--model", "model"]])
+def test_a_language_model_whose_passes_do_not_fit_is_not_run(given, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    needed = forecast.forecast_evaluation([forecast.DictionarySize(16, 16, 2)], 200).memory
+    monkeypatch.setattr(forecast, "free_memory", lambda: needed)
+    monkeypatch.setattr(LanguageModel, "forecast_bytes", lambda *sizes, losses: 10**9 if losses else 0)
+    code = main(["evaluate", "c", "--data", "acts", "--device", "cpu", *given])
+    out, error = capsys.readouterr()
+    assert code == (2 if given else 0)
+    assert "this needs about 1.05 GB of memory, but only" in (error if given else " ".join(out.split()))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_disk_space_includes_the_checkpoint_that_is_being_written():
+    with tempfile.TemporaryDirectory() as scratch:
+        row = disk.measure(next(disk.list_cases(Path(scratch))))
+    assert float(row.removesuffix(" |").split(" | ")[-1]) == pytest.approx(1, abs=0.1)
 
 
 def test_workers_need_memory_each():

@@ -3,10 +3,10 @@
     python -m benchmarks.reliability.memory [--quick] [--only NAME] [--peaks] [--data ACTS] [--out FOLDER]
 
 Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
-from there or, if it loads a language model, from the time of the forecast. Code of libraries, which a forked
-process maps again page by page, is not counted. Its time is measured from the forecast on. `osae harvest` and
-`osae contexts` are measured on the harvest given by `--data`, whose model must be available locally. Linux
-5.14 or later only.
+from there, without the memory that an open language model takes. Code of libraries, which a forked process
+maps again page by page, is not counted. Its time is measured from the last forecast on. Commands that need a
+language model or its text are measured on the harvest given by `--data`, whose model must be available
+locally. Linux 5.14 or later only.
 """
 
 import argparse
@@ -20,13 +20,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from benchmarks.speed.comparing import SAES, make_inputs
 from osae.cli import forecasting
 from osae.cli import main as osae
+from osae.data.lm import LanguageModel
 from osae.data.shards import Shards
 from osae.forecast import Forecast
 from osae.model import SAE, SAEConfig
@@ -34,6 +36,14 @@ from osae.sparsify import ReLU, TopK
 
 TABLE = "table.md"
 FEW = 3  # steps of training: enough for the peak, but not to compare times
+HARVESTS = [  # tokens, context, tokens at once
+    (20_000, 128, 4096),
+    (12_000, 256, 1024),
+    (8000, 512, 8192),
+    (5000, 128, 4096),
+    (5000, 512, 512),
+    (1000, 128, 4096),
+]
 POPULATE_READ = 22  # MADV_POPULATE_READ of Linux
 
 
@@ -42,8 +52,8 @@ class Case(NamedTuple):
 
     name: str
     words: Sequence[object]
-    opens_model: bool = False
     timed: bool = True  # whether the table shows its time
+    threads: int = 1
 
 
 class Outcome(NamedTuple):
@@ -80,24 +90,33 @@ def measure(case: Case) -> Outcome:
         text = answer.read()
     os.waitpid(child, 0)
     numbers, _, messages = text.partition("\n")
-    found = re.search(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
-    if not numbers.startswith("0 ") or found is None:
+    found = re.findall(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
+    if not numbers.startswith("0 ") or not found:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
     _, peak, seconds = map(float, numbers.split())
-    return Outcome(case.name, float(found[1]), peak, float(found[2]), seconds, case.timed)
+    forecast, expected = max(float(memory) for memory, _ in found), float(found[-1][1])
+    return Outcome(case.name, forecast, peak, expected, seconds, case.timed)
 
 
 def _run(case: Case) -> str:
     """Run the command in this process; return its exit code, peak and seconds, then its messages."""
+    torch.set_num_threads(case.threads)
     _map_libraries()
     before, started = [_reset_peak()], [time.perf_counter()]
+    open_model = LanguageModel.__init__
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
         if "needs about" in text:
-            before.extend([_reset_peak()] if case.opens_model else [])
             started.append(time.perf_counter())
 
+    def measure_model(self: LanguageModel, *args: Any, **options: Any) -> None:
+        closed = _reset_peak()
+        open_model(self, *args, **options)
+        _map_libraries()  # of those that were imported for it
+        before.append(before[-1] + _reset_peak() - closed)
+
+    LanguageModel.__init__ = measure_model
     forecasting.say, forecasting.NOTICED = say, 0
     Forecast.__str__ = lambda self: f"needs about {self.memory} bytes, {self.seconds or 0:.4g} s"
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
@@ -181,6 +200,8 @@ def _list_further_cases(folder: Path) -> Iterator[Case]:
     yield _study(folder, "stitch", units=24_000, width=384, rows=2000, k=30)
     yield _compare(folder, units=3000, width=1024)
     yield _compare(folder, units=6000, width=768, rows=10_000, k=32)
+    for threads in (1, 2):
+        yield _compare_several(folder, units=16_384, width=512, rows=20_000, k=64, threads=threads)
     yield _prune(folder, units=12_000, width=768, rows=6000, k=32)
     yield _trust(folder, units=3000, width=384, rows=40_000, k=32)
     yield _train(folder, "topk", rows=65_536, width=512, units=4096, k=32, batch=512, steps=400)
@@ -228,12 +249,16 @@ def _in_child(action: Callable[[], object]) -> None:
 def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
     """Yield commands that need the language model or the text of a harvest."""
     rows, spec = Shards(data), Shards(data).manifest["harvest"]
-    for tokens, context, at_once in ((20_000, 128, 4096), (12_000, 256, 1024), (8000, 512, 8192)):
+    for tokens, context, at_once in HARVESTS:
         words = ["harvest", "--model", spec["model"], "--layer", spec["layer"], "--text"]
         words += [",".join(spec["text"]["files"])]
         words += ["--context", context, "--batch-tokens", at_once, "--tokens", tokens, "--device", "cpu"]
         name = f"harvest, {tokens:,} tokens of width {rows.width}, contexts of {context}, {at_once:,} at once"
-        yield Case(name, [*words, "--out", tempfile.mkdtemp(dir=folder)], opens_model=True)
+        for threads in (1, 2) if tokens == 20_000 else (1,):
+            more = f", {threads} threads" if threads > 1 else ""
+            out = ["--out", tempfile.mkdtemp(dir=folder)]
+            yield Case(name + more, [*words, *out], threads=threads)
+    yield from _list_splicing_cases(folder, data, rows.width)
     for units, k in ((16_384, 32), (6000, 64)):
         words = [
             "contexts",
@@ -246,6 +271,22 @@ def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
         ]
         name = f"contexts, {units:,} units of width {rows.width}, k {k}, {rows.rows:,} rows"
         yield Case(name, [*words, tempfile.mkdtemp(dir=folder)])
+
+
+def _list_splicing_cases(folder: Path, data: Path, width: int) -> Iterator[Case]:
+    """Yield commands that run the language model besides SAEs; the table leaves out their times."""
+    saes = [_write_sae(folder, 8192, width, 32, seed) for seed in (0, 1)]
+    words = ["--data", data, "--tokens", 4000, "--device", "cpu"]
+    for threads in (1, 2):
+        name = f"evaluate with a language model, 2 x 8,192 units of width {width}"
+        name += f", {threads} threads" if threads > 1 else ""
+        yield Case(name, ["evaluate", *saes, *words], timed=False, threads=threads)
+    out = tempfile.mkdtemp(dir=folder)
+    name = f"prune with a language model, 8,192 units of width {width}"
+    yield Case(name, ["prune", saes[0], "--others", saes[1], *words, "--out", out], timed=False)
+    out = tempfile.mkdtemp(dir=folder)
+    words = ["contexts", saes[0], "--data", data, "--device", "cpu", "--out", out]
+    yield Case(f"contexts with a language model, 8,192 units of width {width}, k 32", words, timed=False)
 
 
 def _train(
@@ -291,6 +332,18 @@ def _compare(folder: Path, *, units: int, width: int, rows: int = 0, k: int = 16
     more = ["--data", _write_rows(folder, rows, width)] if rows else []
     name = f"compare, 2 x {units:,} units of width {width}" + (f", k {k}, {rows:,} rows" if rows else "")
     return Case(name, ["compare", *saes, "--prefixes", 64, *more])
+
+
+def _compare_several(folder: Path, *, units: int, width: int, rows: int, k: int, threads: int) -> Case:
+    """Return the comparison of `benchmarks.speed.comparing`."""
+    inputs = folder / "several"
+    if not inputs.exists():
+        inputs.mkdir()
+        make_inputs(inputs, units, width, k, rows)
+    words = ["compare", *sorted(inputs.glob("sae*")), "--data", inputs / "rows.npy"]
+    name = f"compare, {SAES} x {units:,} units of width {width}, k {k}, {rows:,} rows"
+    name += f", {threads} threads" if threads > 1 else ""
+    return Case(name, [*words, "--json", inputs / "c.json"], threads=threads)
 
 
 def _prune(folder: Path, *, units: int, width: int, rows: int, k: int) -> Case:

@@ -18,7 +18,9 @@ from math import expm1
 from pathlib import Path
 
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
+RETURNED = 2**25  # bytes of an array from which on the allocator returns its memory to the system
 FIXED = 48 * 2**20  # small arrays, and what the allocator keeps: freed arrays of less than 32 MB
+FIXED_HARVEST = 24 * 2**20  # the same while harvesting, when a few large arrays are allocated
 FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
 PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
@@ -30,13 +32,14 @@ DENSE_SHARE = 1 / 32  # of units active, above which these sums are dense
 TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS, MOST_STREAMED = 2**28, 2**26  # that are stored sample by sample of more units
+MATCHED_ROWS, MATCHED_CANDIDATES = 256, 34  # rows whose cosines exist at once, and candidates of each unit
 GATHERED = 2**23  # numbers of atoms that are gathered at once to compute overlaps
 
 # multiplications that take as long as ...
 ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including what follows on the code
 MATCHED, MATCHED_PAIR = 1.9, 60  # one for the cosine of two units, and the rest of matching the two
-CORRELATED_PAIR = 1200  # matching a pair of units by their activations
-TOGETHER = 2600  # correlating two units that fire on the same row
+CORRELATED_PAIR = 400  # matching a pair of units by their activations
+TOGETHER = 1300  # correlating two units that fire on the same row
 SUMMED, STORED = 4300, 1500  # the overlap of two units that fire on the same row, summed by pair or stored
 CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
@@ -101,16 +104,16 @@ class Training:
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        disk = self.members * matrix * (12 + 2 + 2 * (self.snapshots + self.consensus_runs)) + self.contexts
+        # three checkpoints while the oldest is being replaced, with weights and both moments
+        disk = self.members * matrix * (3 * 6 + 2 * (self.snapshots + self.consensus_runs)) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
 
     def _of_start(self) -> int:
         """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
-        if (
-            self.consensus_runs
-        ):  # encoders and decoders, twice, and the cosines of all units with those of a run
+        if self.consensus_runs:
+            # encoders and decoders, twice, and the cosines of all units with those of a run
             matrix = SINGLE * self.units * self.width
             return self.consensus_runs * (4 * matrix + SINGLE * self.units**2)
         rows = SINGLE * self.start_rows * self.width
@@ -199,23 +202,27 @@ def forecast_comparison(
     rows: int = 0,
     chance: bool = True,
     prefixes: Sequence[int] | None = None,
+    threads: int = 1,
 ) -> Forecast:
     """Return what comparing the SAEs takes; `rows` are those of the activations they are compared on.
 
-    Prefixes are powers of two by default.
+    Prefixes are powers of two by default. As many pairs as there are threads are matched at the same time.
     """
     first, second = sorted(saes, key=lambda sae: -sae.units)[:2]
     total = sum(sae.matrix for sae in saes)
     matching = _match(first, second)
-    # two threads draw random dictionaries of the same sizes, like the atoms of all SAEs
-    drawing = 2 * (matching + first.matrix + second.matrix) + 4 * total if chance else 0
+    matched = min(threads, len(saes) * (len(saes) - 1) // 2) * matching
+    if chance:
+        # two more threads match random dictionaries; one of them finds the distribution of all atoms first
+        drawn = matching + first.matrix + second.matrix
+        matched += drawn + max(drawn, 4 * total + 4 * DOUBLE * first.width**2)
     codes = 3 * min(sum(2 * SINGLE * rows * (sae.k or sae.units) for sae in saes), 2**30)
     observed = 2 * total + max(sae.observe(rows) for sae in saes) if rows else 0
     work = sum(_count_matching(a, b, prefixes, chance=chance) for a, b in combinations(saes, 2))
     if rows:
         work += sum(sae.count_encoding(rows) for sae in saes)
         work += sum(_count_correlating(a, b, rows) for a, b in combinations(saes, 2))
-    return Forecast(FIXED + 2 * total + codes + max(observed, matching, drawing), work=work)
+    return Forecast(FIXED + 2 * total + codes + max(observed, matched), work=work)
 
 
 def _count_matching(
@@ -240,16 +247,21 @@ def _count_correlating(a: DictionarySize, b: DictionarySize, rows: int) -> float
 
 
 def _match(a: DictionarySize, b: DictionarySize) -> int:
-    """Return the bytes of matching two dictionaries: copies in both precisions, and a block of cosines."""
+    """Return the bytes of matching two dictionaries: copies in both precisions, and blocks of cosines."""
     pairs, rows = a.units * b.units, (a.units + b.units) * a.width
     if pairs <= 2**20:
         return 2 * DOUBLE * pairs + DOUBLE * rows
-    return (2 * DOUBLE + SINGLE) * rows + 3 * DOUBLE * 256 * max(a.units, b.units) + 32 * 16 * a.units
+    kept = DOUBLE * rows if DOUBLE * max(a.units, b.units) * a.width < RETURNED else 0
+    blocks = (SINGLE + DOUBLE) * MATCHED_ROWS * max(a.units, b.units)
+    return (DOUBLE + SINGLE) * rows + kept + blocks + (INDEX + DOUBLE) * MATCHED_CANDIDATES * a.units
 
 
-def forecast_evaluation(saes: Sequence[DictionarySize], rows: int) -> Forecast:
-    """Return what evaluating the SAEs on that many rows takes, without a language model."""
-    memory = FIXED + 2 * sum(sae.matrix for sae in saes) + sum(sae.encode() for sae in saes)
+def forecast_evaluation(saes: Sequence[DictionarySize], rows: int, language: int = 0) -> Forecast:
+    """Return what evaluating the SAEs on that many rows takes.
+
+    `language` is the number of bytes that a language model needs for its passes, besides its weights.
+    """
+    memory = FIXED + 2 * sum(sae.matrix for sae in saes) + max(language, sum(sae.encode() for sae in saes))
     return Forecast(memory, work=sum(sae.count_encoding(rows) for sae in saes))
 
 
@@ -328,7 +340,8 @@ def forecast_harvest(
     `model` is the number of bytes that the model needs for the tokens of one batch, `seconds` its time.
     """
     inside = SINGLE * min(rows, block) * width
-    return Forecast(FIXED + model + 5 * inside, rows * (item * width + 12), seconds)
+    copies = 4 if inside >= RETURNED else 6  # of a block, while it is described and written
+    return Forecast(FIXED_HARVEST + model + copies * inside, rows * (item * width + 12), seconds)
 
 
 def forecast_conversion(sae: DictionarySize, *, formats: int = 1) -> Forecast:

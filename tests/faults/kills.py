@@ -208,14 +208,24 @@ def kill_studies(count: int, folder: Path, seed: int = 0) -> Tally:
     ]
     cases = [compare, report, order, prune]
     cases += [["convert", one, out, "--to", name] for name in ("osae", "saelens", "dictionary_learning")]
-    while tally.tried < count:
+
+    def remove() -> None:
         shutil.rmtree(out, ignore_errors=True)
         for name in ("c.json", "c.html"):
             (folder / name).unlink(missing_ok=True)
-        words = draw.choice(cases)
-        code, said = run(words, at=draw.randrange(1, 9))
+
+    def time_whole(words: Sequence[object]) -> float:
+        remove()
+        return run_whole(lambda _: words, folder / "nothing")[1]
+
+    seconds = [time_whole(words) for words in cases]
+    while tally.tried < count:
+        remove()
+        chosen = draw.randrange(len(cases))
+        words, after = cases[chosen], draw.uniform(0, seconds[chosen])
+        code, said = run(words, **({"after": after} if draw.random() < 0.5 else {"at": draw.randrange(1, 9)}))
         if code == 0:
-            continue  # it has fewer writes than that
+            continue  # it was done by then, or has fewer writes than that
         fine = code == -signal.SIGKILL and _is_whole(folder) and _is_same(out, decoder, words[0])
         tally.add(SURVIVED if fine else LOST, f"{words} ended with {code}: {said[-300:]}")
     return tally

@@ -87,15 +87,22 @@ def announce_comparison(
     saes: Sequence["Loaded"], data: Place | None, *, chance: bool, prefixes: Sequence[int] | None
 ) -> None:
     """Print what comparing these SAEs needs."""
+    import torch
+
     if len(saes) > 1:
         rows = 0 if data is None else _count_rows(data)
-        needs = forecast_comparison(_measure(saes), rows=rows, chance=chance, prefixes=prefixes)
+        needs = forecast_comparison(
+            _measure(saes), rows=rows, chance=chance, prefixes=prefixes, threads=torch.get_num_threads()
+        )
         announce("compare", needs, FEWER)
 
 
-def announce_evaluation(saes: Sequence["Loaded"], data: Place) -> None:
-    """Print what evaluating these SAEs needs, without the language model."""
-    announce("evaluate", forecast_evaluation(_measure(saes), _count_rows(data)), FEWER)
+def announce_evaluation(
+    saes: Sequence["Loaded"], data: Place, language: int = 0, *, command: str = "evaluate"
+) -> None:
+    """Print what evaluating these SAEs needs; `language` is what passes of an open language model need."""
+    needs = forecast_evaluation(_measure(saes), _count_rows(data), language)
+    announce(f"{command}, with the language model" if language else command, needs, FEWER)
 
 
 def announce_ordering(sae: "Loaded", data: Place, by: str, folder: Place) -> None:

@@ -613,12 +613,12 @@ def _check_room(file: Path, size: int) -> None:
 
 def _describe(block: HarvestBlock, stored: Tensor) -> dict[str, Any]:
     """Return a block's counts and moments, to be stored in its shard."""
-    rows = stored.float()
+    rows = stored.double()
     about = {
         "rows": len(rows),
         "outliers": block.outliers,
-        "mean": rows.double().mean(0).tolist(),
-        "square": float(rows.double().square().mean()),
+        "mean": rows.mean(0).tolist(),
+        "square": float(rows.square_().mean()),
         "norms": torch.quantile(block.norms.double(), torch.tensor(QUANTILES).double()).tolist(),
     }
     return about | ({"large": block.large} if block.large else {})

@@ -25,6 +25,7 @@ from osae.messages import shorten
 __all__ = ["LanguageModel", "Splice", "check_place"]
 
 PASS_TOKENS = 512  # in a pass on the CPU, unless a context is longer: one thread is as fast with few
+LOSS_COPIES = 3  # of the logits, while their cross-entropy is computed
 CHANGING = ("dynamic", "longrope")  # types of position embeddings that a pass adapts to its contexts
 
 Item = TypeVar("Item")
@@ -79,10 +80,11 @@ class LanguageModel:
         """Return the number of tokens in the longest context that the model supports; None if not stated."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
-    def forecast_bytes(self, tokens: int, context: int) -> int:
+    def forecast_bytes(self, tokens: int, context: int, *, losses: bool = False) -> int:
         """Return an estimate of the memory that a pass over so many tokens takes on this machine.
 
-        On the CPU, several passes over contexts of this length take place at once.
+        On the CPU, several passes over contexts of this length take place at once. With `losses`, each
+        computes logits and their normalised copies.
         """
         if self.device.type != "cpu":
             return 0
@@ -90,7 +92,7 @@ class LanguageModel:
         width = config.hidden_size
         inside = 8 * width + 3 * getattr(config, "intermediate_size", 4 * width)
         together = self.count_passes() * max(self.limit_tokens(tokens), min(context, tokens))
-        return 40 * 2**20 + 2 * together * inside
+        return together * (2 * inside + (LOSS_COPIES * 4 * self.vocabulary if losses else 0))
 
     def limit_tokens(self, tokens: int) -> int:
         """Return how many of so many tokens to put in a batch, whatever the number of threads."""

@@ -114,7 +114,8 @@ class _Cosines:
     """Cosines of atoms, computed in single or in double precision."""
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, absolute: bool, dtype: type) -> None:
-        self.rows, self.columns, self.absolute = rows.astype(dtype), columns.astype(dtype), absolute
+        self.rows, self.columns = (side.astype(dtype, copy=False) for side in (rows, columns))
+        self.absolute = absolute
         # In any order of summation |fl(x.y) - x.y| <= d e/(1 - d e) sum |x_l y_l|, where e is half the
         # machine precision and the sum is at most 1; the 16 accounts for rounding the entries and subtracting
         # prices.

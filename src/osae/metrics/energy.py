@@ -30,6 +30,7 @@ _DENSE_UNITS, _DENSE_SHARE = 512, 1 / 32  # above which products of dense codes 
 _DENSE_ROWS = 1024  # rows of dense codes held at once
 _BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
 _ATOMS = 2**23  # numbers of gathered atoms held at once
+_CHUNK = 2**24  # overlaps of a stored array: the memory of large arrays is returned as soon as they are freed
 
 
 def explained_energy(
@@ -133,8 +134,11 @@ def stream_gains(
     fit into 2**26 numbers.
     """
     units = len(energy)
-    exact = as_tensor(decoder, "decoder").detach().cpu().double().contiguous().numpy()
-    overlaps = _SummedOverlaps(exact) if units <= SUMMED_UNITS else _SampleOverlaps(decoder, most=2**26)
+    if units <= SUMMED_UNITS:
+        exact = as_tensor(decoder, "decoder").detach().cpu().double().contiguous().numpy()
+        overlaps: _SummedOverlaps | _SampleOverlaps = _SummedOverlaps(exact)
+    else:
+        overlaps = _SampleOverlaps(decoder, most=2**26)
     for values, places in stream.batches(_DENSE_ROWS):
         overlaps.add(values, places)
     sums = energy.numpy() * stream.samples
@@ -216,6 +220,7 @@ class _SampleOverlaps:
         self._most = MOST_OVERLAPS if most is None else most
         self._batches: list[tuple[np.ndarray, np.ndarray]] = []  # units (n, w) and their overlaps (n, w, w)
         self._stored, self._samples = 0, 0
+        self._free = torch.empty(0)  # for the overlaps of the next batches
 
     def add(self, values: np.ndarray, units: np.ndarray) -> None:
         """Add the codes of one batch, until the limit is reached."""
@@ -231,13 +236,20 @@ class _SampleOverlaps:
     def _multiply(self, values: Tensor, units: np.ndarray) -> np.ndarray:
         """Return z_i z_j d_i.d_j for all pairs of active units of each sample."""
         count, width = values.shape
-        overlaps = torch.empty(count, width, width)
+        overlaps = self._take(count * width**2).view(count, width, width)
         for rows in torch.arange(count).split(max(1, _ATOMS // (width * self._decoder.shape[1]))):
             places = torch.from_numpy(units)[rows].flatten()
             atoms = self._decoder.index_select(0, places).view(len(rows), width, -1)
             atoms *= values[rows].to(atoms).unsqueeze(-1)
             torch.bmm(atoms, atoms.mT, out=overlaps[rows[0] : rows[-1] + 1])
         return overlaps.numpy()
+
+    def _take(self, count: int) -> Tensor:
+        """Return room for that many overlaps."""
+        if count > len(self._free):
+            self._free = torch.empty(max(count, min(_CHUNK, self._most - self._stored)))
+        taken, self._free = self._free[:count], self._free[count:]
+        return taken
 
     def prepare(self, samples: int) -> Subtract:
         """Return a function that subtracts the overlaps with a chosen unit from all gains."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from osae.arrays import Array, as_tensor
 
 _BLOCK = 2**22  # cosines held at once: 16 MB, small enough to be searched in cache
+_REFINED = 4096  # rows in double precision at once
 
 
 class Neighbours(NamedTuple):
@@ -100,7 +101,8 @@ def pair_cosines(
 
 def _dot_rows(a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], absolute: bool) -> Float[Tensor, "n"]:
     """Return the product of each row of `a` with the same row of `b`, in double precision."""
-    products = torch.einsum("nd,nd->n", a.double(), b.double())
+    parts = zip(a.split(_REFINED), b.split(_REFINED), strict=True)
+    products = torch.cat([torch.einsum("nd,nd->n", one.double(), other.double()) for one, other in parts])
     return products.abs() if absolute else products
 
 
@@ -157,6 +159,6 @@ class _Best:
     def refine(self, own: Tensor, other: Tensor, absolute: bool) -> Neighbours:
         """Return the neighbours, with their cosines in double precision."""
         cosine = torch.empty(len(own), dtype=torch.float64)
-        for part in torch.arange(len(own)).split(4096):
+        for part in torch.arange(len(own)).split(_REFINED):
             cosine[part] = _dot_rows(own[part], other[self.place[part]], absolute)
         return Neighbours(self.place, cosine, self.second.double().clamp_min(-1.0))

@@ -26,7 +26,7 @@ from osae.results.evaluation import (
     SplicedCrossEntropy,
 )
 from osae.results.subject import explain_misfit
-from osae.studies.splice import SplicedLosses, open_language, splice_losses
+from osae.studies.splice import Announce, SplicedLosses, open_language, splice_losses
 from osae.studies.subjects import (
     BATCH,
     Data,
@@ -52,6 +52,7 @@ def evaluate(
     tokens: int = PREDICTIONS,
     device: str = "auto",
     progress: Progress | None = None,
+    announce: Announce = lambda language: None,
 ) -> Evaluation:
     """Return how well each SAE reconstructs all rows of the data.
 
@@ -65,6 +66,7 @@ def evaluate(
         tokens: number of predictions for the cross-entropy.
         device: where to run the language model.
         progress: called with (done, total, text) after each step.
+        announce: called with the bytes that the passes of the language model need, before they begin.
     """
     _check_options(model, text, tokens)
     choose_device(device)
@@ -73,7 +75,7 @@ def evaluate(
         raise ValueError("no SAE was given: give at least one to evaluate.")
     saes = [check_runnable(one, rows) for one in loaded]
     lengths = [_choose_lengths(prefixes, loaded, one) for one in loaded]
-    language, notes = open_language(rows, model, text, tokens, device)
+    language, notes = open_language(rows, model, text, tokens, device, announce)
 
     steps = Steps(progress, count_batches(rows))
     if language is not None:

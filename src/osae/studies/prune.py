@@ -23,6 +23,7 @@ from osae.results.units import SAEUnits
 from osae.sparsify import BatchTopK, TopK
 from osae.studies.compare import compare
 from osae.studies.evaluate import evaluate
+from osae.studies.splice import Announce
 from osae.studies.subjects import (
     BATCH,
     Data,
@@ -53,6 +54,7 @@ def prune(
     tokens: int = PREDICTIONS,
     device: str = "auto",
     progress: Progress | None = None,
+    announce: Announce = lambda language: None,
 ) -> Pruning:
     """Return a result whose `sae` has only the units that are found again, in canonical order.
 
@@ -66,7 +68,7 @@ def prune(
         scores: a comparison that includes the SAE (from `osae compare` or `osae trust`), or its JSON file.
         keep: which units to keep.
         least: keep units that are found again in more than this share of the other SAEs.
-        model, tokens, device: for the cross-entropy, as in `evaluate`.
+        model, tokens, device, announce: for the cross-entropy, as in `evaluate`.
         progress: called with (done, total, text) after each step.
     """
     if keep != "reproducible":
@@ -79,7 +81,15 @@ def prune(
     kept = _choose(found, least)
     order, pruned = _order(_select(sae, kept), rows, progress)
     after = replace(open_subject(pruned), path=_PRUNED)
-    lost = evaluate([source, after], rows, model=model, tokens=tokens, device=device, progress=progress)
+    lost = evaluate(
+        [source, after],
+        rows,
+        model=model,
+        tokens=tokens,
+        device=device,
+        progress=progress,
+        announce=announce,
+    )
     return Pruning(
         provenance=describe_run(),
         activations=describe_rows(rows),

@@ -3,7 +3,7 @@
 Shapes: n contexts, t tokens in each, T tokens in all, d width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import fsum, isfinite
@@ -26,6 +26,8 @@ from osae.model import SAE
 from osae.progress import Steps
 from osae.results.evaluation import CrossEntropy, ModelInfo, SplicedCrossEntropy
 from osae.studies.subjects import BATCH, Data
+
+Announce = Callable[[int], None]
 
 _LOGITS = 2**26  # logits that the model computes in a pass (256 MB)
 
@@ -80,13 +82,18 @@ class Language:
 
 
 def open_language(
-    data: Data, model: str, text: Sequence[str], tokens: int, device: str
+    data: Data, model: str, text: Sequence[str], tokens: int, device: str, announce: Announce
 ) -> tuple[Language | None, list[str]]:
-    """Return the model with its contexts, if any, and a note if the model chosen by "auto" cannot be used."""
+    """Return the model with its contexts, if any, and a note if the model chosen by "auto" cannot be used.
+
+    `announce` is called with the bytes that the passes of the model need; it may raise `ValueError`.
+    """
     if model == "none":
         return None, []
     try:
-        return _open_language(data, model, text, tokens, device), []
+        found = _open_language(data, model, text, tokens, device)
+        announce(found.lm.forecast_bytes(found.tokens, found.spec.context, losses=True))
+        return found, []
     except (ValueError, OSError) as error:
         if model != "auto":
             raise

@@ -83,6 +83,7 @@ def run(options: EvaluateOptions, line: str) -> int:
             tokens=options.tokens,
             device=options.device,
             progress=progress,
+            announce=lambda language: announce_evaluation(saes, options.data, language),
         )
     return finish_study(result, line, files=options)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osae.cli.command import Command
-from osae.cli.forecasting import announce_pruning
+from osae.cli.forecasting import announce_evaluation, announce_pruning
 from osae.cli.outputs import check_new_folder, check_study, finish_study
 from osae.cli.shared_options import (
     DATA,
@@ -82,6 +82,9 @@ def run(options: PruneOptions, line: str) -> int:
             tokens=options.tokens,
             device=options.device,
             progress=progress,
+            announce=lambda language: announce_evaluation(
+                [sae, sae], options.data, language, command="prune"
+            ),
         )
     return finish_study(result, line, files=options, folder=options.out)
 
