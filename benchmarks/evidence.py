@@ -139,6 +139,7 @@ BENCHMARKS = {
     "faults": measure("faults", "tests.faults", "--workers", "2"),
     "peers": measure("peers", "benchmarks.reliability.peers", needs_peers=True),
     "forecasts": measure("forecasts", "benchmarks.reliability.memory", *ROWS_OF_WIKIPEDIA, needs_texts=True),
+    "disk": measure("disk", "benchmarks.reliability.disk"),
     "precision": measure("precision", "benchmarks.gpu.precision", *ROWS_OF_WIKIPEDIA, needs_texts=True),
     "speed": Part(
         (

@@ -66,8 +66,7 @@ def prune(
         others: SAEs in which to look for the units. Without `others` and `scores`, an SAE of a run is
             compared with the other SAEs of its recipe in the same run.
         scores: a comparison that includes the SAE (from `osae compare` or `osae trust`), or its JSON file.
-        keep: which units to keep.
-        least: keep units that are found again in more than this share of the other SAEs.
+        keep, least: keep units that are found again in more than this share of the other SAEs.
         model, tokens, device, announce: for the cross-entropy, as in `evaluate`.
         progress: called with (done, total, text) after each step.
     """
@@ -82,13 +81,7 @@ def prune(
     order, pruned = _order(_select(sae, kept), rows, progress)
     after = replace(open_subject(pruned), path=_PRUNED)
     lost = evaluate(
-        [source, after],
-        rows,
-        model=model,
-        tokens=tokens,
-        device=device,
-        progress=progress,
-        announce=announce,
+        [source, after], rows, model=model, tokens=tokens, device=device, progress=progress, announce=announce
     )
     return Pruning(
         provenance=describe_run(),
