@@ -137,8 +137,8 @@ class Training:
     def _of_step(self) -> int:
         """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
         batch = 8 * SINGLE * self.batch * self.width
-        if self.dense:
-            return batch + 5 * SINGLE * self.batch * self.units
+        if self.dense:  # as soon as a quarter of the units is inactive, entries are stored with their indices
+            return batch + 10 * SINGLE * self.batch * self.units
         rows = min(self.batch, max(PRODUCT // self.units, LEAST_ROWS))
         return batch + SINGLE * rows * self.units + 12 * SINGLE * self.batch * self.entries
 
