@@ -89,15 +89,14 @@ EXPERIMENTS = {
         needs_texts=True,
     ),
     "lm-start": reproduce(
-        *("lm-start", *BOTH, "--units", "512", "--k", "24", "--tokens", "1536000", "--seeds", "2"),
+        *("lm-start", *BOTH, "--units", "512", "--k", "24", "--tokens", "1536000", "--seeds", "3"),
         *("--rates", "3e-4,1e-3,8e-3"),
         run=LM / "start",
         needs_texts=True,
     ),
     "lm-paper-size": reproduce(
-        *("lm", *WIKIPEDIA, "--units", "4096", "--k", "80", "--tokens", "2048000", "--starts", "noise"),
-        *("--seeds", "2", "--stitch", "0", "--rates", "8e-3"),
-        *("--methods", f"topk,{MATRYOSHKA},osae-paper,osae"),
+        *("lm", *WIKIPEDIA, "--units", "4096", "--k", "80", "--tokens", "1024000", "--starts", "noise"),
+        *("--seeds", "2", "--stitch", "0", "--rates", "8e-3", "--methods", f"topk,{MATRYOSHKA},osae-paper"),
         run=LM / "paper-size",
         needs_texts=True,
     ),
