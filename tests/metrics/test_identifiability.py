@@ -72,7 +72,7 @@ def test_identifiability_is_what_each_of_its_parts_says(units, width, m, seed):
     assert found.general_spark == min(units, width) + 1
     assert found.isometry == restricted_isometry(a, m)
     assert found.isometry_double == restricted_isometry(a, min(2 * m, units))
-    if found.isometry_double < 1:
+    if found.isometry_double < 1 - 1e-9:  # dependent atoms have 1, up to rounding
         assert found.general_spark > min(2 * m, units)
 
 
