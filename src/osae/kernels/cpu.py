@@ -137,7 +137,7 @@ def _sort_entries(values: Tensor, units: Tensor, mass: np.ndarray) -> tuple[np.n
     head, starts, *entries = loops.by_sample(*code, mass)
     tile = _tile(values.shape[1], len(mass))
     if tile < len(mass):
-        starts, *entries = loops.by_tile(tile, len(mass), starts, *entries)
+        starts, *entries = loops.by_tile(tile.bit_length() - 1, len(mass), starts, *entries)
     slots, *entries = entries
     return slots, head, starts.reshape(-1, len(values) + 1), *entries
 
