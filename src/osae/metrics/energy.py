@@ -69,7 +69,9 @@ class UnitActivity:
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         self.samples = 0
-        self._decoder = as_tensor(decoder, "decoder").detach().cpu().double().contiguous().numpy()
+        atoms = as_tensor(decoder, "decoder").detach().cpu()
+        few = len(atoms) <= SUMMED_UNITS  # the copy of a large dictionary would take gigabytes
+        self._decoder = (atoms.double() if few else atoms).contiguous().numpy()
         self._energy = np.zeros(len(decoder))
         self._fired = np.zeros(len(decoder))
 
@@ -295,6 +297,7 @@ def _add_energy(values, units, decoder, x, energy):
             if z != 0:
                 along, square = 0.0, 0.0
                 for t in range(len(sample)):
-                    along += atom[t] * sample[t]
-                    square += atom[t] * atom[t]
+                    number = float(atom[t])  # in double precision, whatever the precision of the decoder
+                    along += number * sample[t]
+                    square += number * number
                 energy[units[i, s]] += z * (2 * along - z * square)
