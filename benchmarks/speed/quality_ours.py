@@ -20,7 +20,6 @@ from osae.training.member import Member
 BLOCK = 2**16  # rows in a block: about as many as `osae train` reads at once at this width
 RECIPES = {
     "osae-exact": "osae",
-    "osae-exact-constant-k": "osae",
     "osae-aligned": "osae-aligned",
     "osae-topk": "topk",
     "osae-topk-constant-k": "topk",
@@ -28,11 +27,7 @@ RECIPES = {
 
 
 class Blocks(MemoryRows):
-    """Rows in memory, mixed once and cut into blocks like those that are read from a disk."""
-
-    def __init__(self, rows: Tensor):
-        super().__init__(rows)
-        self._order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    """Rows in memory, cut into blocks like those that are read from a disk in the background."""
 
     @property
     def rows(self) -> int:
@@ -40,7 +35,7 @@ class Blocks(MemoryRows):
 
     def block(self, index: int, seed: int = 0) -> Tensor:
         start = index * self.rows % (len(self._rows) // self.rows * self.rows)
-        return self._rows[self._order[start : start + self.rows]]
+        return self._rows[start : start + self.rows]
 
 
 def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, factor: float = 1.0) -> Curve:
@@ -60,13 +55,14 @@ def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, fact
 
 def make_member(name: str, shape: Shape, rows: Tensor, steps: int, factor: float) -> Member:
     """Start the SAE of an entry, from the first rows."""
-    made = recipe(RECIPES[name], Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B))
-    made = keep_k(made) if name.endswith("constant-k") else made
+    task = Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B)
+    made = keep_k(RECIPES[name], task) if name.endswith("constant-k") else recipe(RECIPES[name], task)
     return Member(replace(made, lr=replace(made.lr, peak=factor * made.lr.peak)), 0, rows)
 
 
-def keep_k(made: Recipe) -> Recipe:
-    """Return the recipe with `--set k_warmup=null --set lr.decay=0.2` (docs/consistency.md)."""
+def keep_k(name: str, task: Task) -> Recipe:
+    """Return a recipe with `--start noise --set k_warmup=null --set lr.decay=0.2` (docs/consistency.md)."""
+    made = recipe(name, task, start="noise")
     return replace(made, k_warmup=None, lr=replace(made.lr, decay=0.2))
 
 

@@ -9,6 +9,7 @@ import torch
 from benchmarks.speed import quality, quality_ours
 from benchmarks.speed.curves import POINTS, Curve, draw_batches, load_rows
 from benchmarks.speed.pipe import Shape
+from osae.recipes import FromNoise
 
 
 def test_our_entries_learn_and_their_curves_say_so():
@@ -60,7 +61,8 @@ def test_settings_for_constant_k_are_those_of_the_documentation():
         for kind in ("", "-constant-k")
     )
     assert plain.k_warmup is not None
-    assert constant == replace(plain, k_warmup=None, lr=replace(plain.lr, decay=0.2))
+    rate = replace(plain.lr, decay=0.2)
+    assert constant == replace(plain, start=FromNoise(), k_warmup=None, lr=rate)
 
 
 def test_trials_see_the_first_rows_only(tmp_path):
