@@ -71,9 +71,7 @@ class UnitActivity:
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         self.samples = 0
-        atoms = as_tensor(decoder, "decoder").detach().cpu()
-        few = len(atoms) <= SUMMED_UNITS  # the copy of a large dictionary would take gigabytes
-        self._decoder = (atoms.double() if few else atoms).contiguous().numpy()
+        self._decoder = as_tensor(decoder, "decoder").detach().cpu().contiguous().numpy()
         self._energy = np.zeros(len(decoder))
         self._fired = np.zeros(len(decoder))
 
@@ -109,7 +107,7 @@ class Coactivity(UnitActivity):
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         super().__init__(decoder)
         few = len(decoder) <= SUMMED_UNITS
-        self._overlaps = _SummedOverlaps(self._decoder) if few else _SampleOverlaps(decoder)
+        self._overlaps = _SummedOverlaps(self._decoder.astype(np.float64)) if few else _SampleOverlaps(decoder)
 
     def update(self, values: Float[Array, "B k"], units: Int[Array, "B k"], x: Float[Array, "B d"]) -> None:
         """Add one batch: codes, and the data that they encode."""
@@ -332,7 +330,7 @@ def _add_energy(values, units, decoder, x, energy):
             if z != 0:
                 along, square = 0.0, 0.0
                 for t in range(len(sample)):
-                    number = float(atom[t])  # in double precision, whatever the precision of the decoder
+                    number = np.float64(atom[t])  # in double precision, whatever the precision of the decoder
                     along += number * sample[t]
                     square += number * number
                 energy[units[i, s]] += z * (2 * along - z * square)

@@ -104,6 +104,12 @@ peers.serve(dict(peers.ENTRIES, stand_in=Entry), {"stand_in": "1.0"})
     assert memory["gradients_mb"] == pytest.approx(4e-6 * SHAPE.d)
 
 
+def test_the_peers_trainers_need_no_osae():
+    code = NO_OSAE + "from benchmarks.speed import peers_training\nassert 'osae' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_summary_and_verdicts_follow_from_the_times():
     parts = {"forward": [1.0, 3.0, 2.0], "forward_backward": [4.0, 4.0, 4.0], "step": [6.0, 5.0, 9.0]}
     entry = run.summarize("osae-exact", parts, floor=2.0)
