@@ -107,7 +107,9 @@ class Coactivity(UnitActivity):
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         super().__init__(decoder)
         few = len(decoder) <= SUMMED_UNITS
-        self._overlaps = _SummedOverlaps(self._decoder.astype(np.float64)) if few else _SampleOverlaps(decoder)
+        self._overlaps = (
+            _SummedOverlaps(self._decoder.astype(np.float64)) if few else _SampleOverlaps(decoder)
+        )
 
     def update(self, values: Float[Array, "B k"], units: Int[Array, "B k"], x: Float[Array, "B d"]) -> None:
         """Add one batch: codes, and the data that they encode."""
