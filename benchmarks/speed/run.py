@@ -53,10 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parse_arguments(arguments)
     console = Console(width=None if sys.stdout.isatty() else 110)
     cases, versions = [], {}
-    for shape in asked.shape or SHAPES:
-        found = measure_case(shape, asked, versions)
-        cases.append(found)
-        console.print(make_table(found))
     result = {
         "threads": asked.threads,
         "clock": asked.clock,
@@ -65,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "versions": versions,
         "cases": cases,
     }
-    write_results(result, asked.out / "bench.json")
+    for shape in asked.shape or SHAPES:
+        cases.append(measure_case(shape, asked, versions))
+        console.print(make_table(cases[-1]))
+        write_results(result, asked.out / "bench.json")
     plots.plot_steps(result, asked.out / "bench.png")
     for line in state_verdicts(cases):
         console.print(line, highlight=False)
