@@ -23,6 +23,7 @@ RECIPES = {
     "osae-aligned": "osae-aligned",
     "osae-topk": "topk",
     "osae-topk-constant-k": "topk",
+    "osae-topk-aligned-constant-k": "topk-aligned",
 }
 
 

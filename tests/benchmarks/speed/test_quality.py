@@ -48,11 +48,10 @@ def test_the_time_to_a_level_lies_between_the_points_around_it():
 
 
 def test_the_table_compares_with_the_best_of_each_curve():
-    rest = {"factor": 3.0, "product_ms": 1.25}
-    ours = {"points": [(1.0, 10, 0.2), (3.0, 20, 0.6)], **rest}
-    peer = {"points": [(8.0, 20, 0.4), (9.0, 30, 0.3)], **rest}
+    ours = {"factor": 3.0, "product_ms": 1.0, "points": [(1.0, 10, 0.2), (3.0, 20, 0.6)]}
+    peer = {"factor": 3.0, "product_ms": 2.0, "points": [(8.0, 20, 0.4), (9.0, 30, 0.3)]}
     result = {"entries": {"osae-exact": ours, "osae-topk": ours, "peer": peer}}
-    assert "| `peer` | 3 x | 0.400 | 8.0 | 1.2 | 4.0 | 4.0 |" in quality.format_markdown(result)
+    assert "| `peer` | 3 x | 0.4000 | 8.0 | 2.0 | 2.0 | 2.0 |" in quality.format_markdown(result)
 
 
 def test_settings_for_constant_k_are_those_of_the_documentation():
