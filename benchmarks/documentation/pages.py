@@ -39,6 +39,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "measures": code.tabulate_measures,
     "public names": code.list_public_names,
     "training steps": code.tabulate_steps,
+    "time to quality": code.tabulate_quality,
 }
 
 
