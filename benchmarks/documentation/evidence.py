@@ -1,35 +1,69 @@
-"""Rewrite the claims and tables of stored results from their numbers:
+"""Rewrite the intervals, claims and tables of stored results from the values of every seed and pair:
 
     python -m benchmarks.documentation.evidence
 
-Run this after changing the wording of a claim or the layout of a table. Numbers do not change: only the
-claims in results.json are replaced. Figures, which are not stored, are left out of table.md.
+Run this after changing how intervals are computed, the wording of a claim or the layout of a table. Figures,
+which are not stored, are left out of table.md.
 """
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks import ROOT
 from osae import results
 from osae.experiments.claims import judge_result
 from osae.experiments.methods import UNTRAINED
 from osae.files import CHECKSUM, atomic_write, seal
+from osae.metrics.statistics import make_interval
 from osae.report import render_markdown
 from osae.results.base import Interval
 from osae.results.codec import to_json
 from osae.results.experiment import ExperimentResult
 
 FOLDERS = sorted(path.parent for path in (ROOT / "evidence").glob("*/results.json"))
+ENDS = ("mean", "low", "high")
 FIGURE = re.compile(r"\n!\[[^\n]*\]\([^\n]*\)\n(\n\*[^\n]*\*\n)?")
 
 
+def renew_intervals(found: Any) -> Any:
+    """Return stored results with every mean and interval computed again from its values.
+
+    Numbers that differ in their last digits only, which depend on the processor, stay as they are.
+    """
+    if isinstance(found, list):
+        return [renew_intervals(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    if not found.get("values") or "over" not in found:
+        return {key: renew_intervals(value) for key, value in found.items()}
+    if "prefix" not in found:
+        again = make_interval(found["over"], found["values"])
+        return found | {key: _renew(found[key], getattr(again, key)) for key in ENDS if key in found}
+    at = [
+        make_interval(found["over"], {key: values[i] for key, values in found["values"].items()})
+        for i in range(len(found["prefix"]))
+    ]
+    ends = {key: [getattr(one, key) for one in at] for key in ENDS if key in found}
+    return found | {key: list(map(_renew, found[key], ends[key])) for key in ends}
+
+
+def _renew(kept: Any, made: Any) -> Any:
+    alike = (
+        isinstance(kept, float) and made is not None and math.isclose(kept, made, rel_tol=1e-9, abs_tol=1e-12)
+    )
+    return kept if alike else made
+
+
 def judge_again(folder: Path) -> dict[str, str]:
-    """Return the text of results.json and table.md with the claims judged again."""
+    """Return the text of results.json and table.md with intervals computed and claims judged again."""
     text = (folder / "results.json").read_text(encoding="utf-8")
-    data, result = json.loads(text), results.parse(json.loads(text))
+    data = renew_intervals(json.loads(text))
+    result = results.parse(json.loads(json.dumps(data)))
     assert isinstance(result, ExperimentResult)
     if data.get("claims"):
         data["claims"] = to_json(judge_result(result))

@@ -12,6 +12,7 @@ from benchmarks.documentation.statistics import EFFECTS, cover_crossed, cover_pa
 from osae.metrics.statistics import (
     Decision,
     Estimate,
+    contrast,
     crossed_interval,
     decide,
     difference,
@@ -19,7 +20,6 @@ from osae.metrics.statistics import (
     estimate_crossed,
     estimate_pairs,
     estimate_runs,
-    independent_mean,
     pairs_interval,
     runs_interval,
     to_matrix,
@@ -125,9 +125,25 @@ def test_the_difference_of_unrelated_means_is_welchs():
     assert found.p_value() == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def test_the_mean_of_independent_means():
-    found = independent_mean([Estimate(1.0, 0.3, 4, 5), Estimate(2.0, 0.4, 4, 5)])
-    assert (found.mean, found.error) == pytest.approx((1.5, 0.25))
+def test_effects_of_runs_cancel_in_contrasts():
+    """Pairs within either side, and runs with themselves, agree by 0.1 more than runs across the sides."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 5))
+    inside = [
+        (0.5, pairs_interval({(i, j): side[i] + side[j] + 0.02 * (i == 0) for i, j in pairs_of(5)}))
+        for side in (left, right)
+    ]
+    across = crossed_interval(
+        {(i, j): left[i] + right[j] - 0.1 for i, j in itertools.permutations(range(5), 2)}
+    )
+    found = contrast([*inside, (-1.0, across)])
+    assert found.mean == pytest.approx(0.1 + 0.02 * 4 / 10)
+    assert found.error < 0.01
+    itself = runs_interval({i: left[i] + right[i] for i in range(5)})
+    gain = contrast([(1.0, itself), (-1.0, across)])
+    assert (gain.mean, gain.error) == pytest.approx((0.1, 0.0), abs=1e-12)
+    assert contrast([(1.0, across), (-1.0, pairs_interval({(0, 1): 1.0}))]) is None
+    assert contrast([(1.0, across), (-1.0, runs_interval({7: 1.0, 8: 2.0, 9: 1.0}))]) is None
 
 
 def test_shifts_and_signs():

@@ -8,10 +8,11 @@ import torch
 from osae import metrics
 from osae.config import to_json
 from osae.data.worlds import PCAWorld
+from osae.experiments.chance import chance_levels
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import ORDERED, PLAIN
 from osae.experiments.worlds.figures import draw_principal
-from osae.experiments.worlds.measuring import EVALUATION_ROWS, chance_levels
+from osae.experiments.worlds.measuring import EVALUATION_ROWS, list_decoders
 from osae.experiments.worlds.options import PCAOptions
 from osae.experiments.worlds.training import Group, train_saes
 from osae.metrics.statistics import runs_interval
@@ -36,7 +37,7 @@ def run(options: PCAOptions, progress: Progress) -> ExperimentResult:
         title="The PCA world: |cosine| of each unit with the principal direction of its place",
         world=to_json(world),
         seeds=options.seed_list,
-        chance=chance_levels(groups, absolute=True),
+        chance=chance_levels(list_decoders(groups), absolute=True),
         columns=("least_cosine", "cosine_in_place", "mse", "least_possible_mse"),
         rows=tuple(_measure_row(group, world) for group in groups),
         figures=(draw_principal(groups, world.dictionary(), options.out),),
