@@ -24,6 +24,7 @@ from osae.report import render_markdown
 from osae.results.base import Interval
 from osae.results.codec import to_json
 from osae.results.experiment import ExperimentResult
+from osae.results.lm import Curves, LMResult
 
 FOLDERS = sorted(path.parent for path in (ROOT / "evidence").glob("*/results.json"))
 ENDS = ("mean", "low", "high")
@@ -85,6 +86,24 @@ def list_intervals(result: ExperimentResult) -> Iterator[tuple[str, Interval]]:
             for key, value in row.measures.items():
                 if isinstance(value, Interval):
                     yield f"{section.title}: {row.method}: {key}", value
+    for where, curves in list_curves(result) if isinstance(result, LMResult) else ():
+        for key, curve in curves.items():
+            for i, length in enumerate(curve.prefix):
+                yield f"{where}: {key} at {length}", curve.at(i)
+
+
+def list_curves(result: LMResult) -> Iterator[tuple[str, Curves]]:
+    """Yield all agreement by prefix length: of seeds, across texts, with the start, and during training."""
+    for found in (*result.curves, *result.own_starts):
+        yield f"{found.method}, {found.place}", found.curves
+    for crossing in result.crossings:
+        for found in (crossing, *crossing.moments):
+            yield f"{crossing.method}, another seed", found.other_seed
+            yield f"{crossing.method}, the same seed", found.same_seed
+    for progression in result.progressions:
+        for moment in progression.moments:
+            yield f"{progression.method}, {progression.place}, {moment.tokens} tokens", moment.seeds
+            yield f"{progression.method}, {progression.place}, start", moment.start
 
 
 def list_missing(result: ExperimentResult) -> set[str]:
