@@ -35,8 +35,8 @@ WORLDS: Mapping[str, World] = {
 def world_identifiability(world: World) -> metrics.Identifiability:
     """Return how coherent a world's atoms are, next to what unique codes require.
 
-    The codes of `PCAWorld` are not sparse: all of its units are active. Those of `ForestWorld` differ in their
-    number of active units, which is `active` on average.
+    The codes of `PCAWorld` are not sparse: all of its units are active. Those of `ForestWorld` differ in the
+    number of their active units, which is `active` on average.
     """
     active = world.active if isinstance(world, SparseWorld | ForestWorld) else world.units
     return metrics.identifiability(world.dictionary(), round(active))
