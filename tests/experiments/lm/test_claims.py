@@ -224,6 +224,8 @@ def test_prefixes_are_nested_and_make_one_statement():
     assert len(above.tested) == 2  # two rivals at one place, however many prefixes
     assert "above at every prefix in 2 of 2 settings" in above.found
     assert above.tested[0].part.endswith("units")
+    cost = claim_about("Training on another text", results())
+    assert len(cost.tested) == 2  # two measures, however many prefixes
 
 
 def claim_about(words, result):

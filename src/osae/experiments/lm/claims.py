@@ -8,7 +8,16 @@ are only reported.
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from osae.experiments.claims import FALSE, TRUE, UNTESTED, Statement, count_outcomes, judge, weigh_statements
+from osae.experiments.claims import (
+    FALSE,
+    TRUE,
+    UNTESTED,
+    Statement,
+    count_outcomes,
+    judge,
+    quote_margins,
+    weigh_statements,
+)
 from osae.experiments.lm import finding
 from osae.experiments.lm.cases import AlwaysAbove, Compared, Starts, first_group
 from osae.experiments.methods import (
@@ -60,7 +69,8 @@ def judge_compared(claim: Compared, result: LMResult) -> Claim:
         return Claim(text, UNTESTED, claim.untested)
     words = "; ".join(case.words for case in shown)
     found = f"{claim.lead.format(tokens=_tokens(result))}{words}{claim.tail}."
-    return Claim(text, judge(tested), f"{found} {count_outcomes(tested, 'comparison')}", tested)
+    found += f" {count_outcomes(tested, 'comparison')}{quote_margins(tested)}"
+    return Claim(text, judge(tested), found, tested)
 
 
 def _tokens(result: LMResult) -> str:
@@ -110,7 +120,7 @@ def _compare_curves(
     _, rival, place, ours, theirs, i = min(lowest, key=lambda one: one[0])
     found = (
         f"{_count_settings(tested)} The least lead is over `{rival}` at {ours.prefix[i]} units ({place}): "
-        f"{ours.mean[i]:.3f} against {theirs.mean[i]:.3f}."
+        f"{ours.mean[i]:.3f} against {theirs.mean[i]:.3f}.{quote_margins(tested)}"
     )
     if absent := [name for name in claim.rivals if not any(name in result.curves_at(p) for p in places)]:
         return UNTESTED, f"{found} Not trained: {', '.join(absent)}.", tested
@@ -213,7 +223,8 @@ CLAIMS: tuple[LMClaim, ...] = (
         untested="O-SAE and both Matryoshka variants were not all trained.",
     ),
     Compared(
-        "Training on another text costs 0.1 to 0.2 in orderedness and stability.",
+        "Training on another text costs 0.1 to 0.2 in orderedness and stability, at every prefix from "
+        "{first} units on.",
         finding.find_cost,
         OSAE_PAPER,
         thresholds=(0.1, 0.2),

@@ -131,20 +131,22 @@ def _find_in_tables(
 
 
 def find_cost(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether the loss from one text to two lies between the thresholds, at each prefix."""
+    """Yield whether the loss from one text to two lies between the thresholds, at every prefix."""
     for one in [crossing for crossing in result.crossings if crossing.method == claim.method]:
         found = [(place, by_method[claim.method]) for place, by_method in places_with(claim, result)]
         same = [curves for place, curves in found if place.start == one.start]
         for measure in claim.measures if same else ():
-            across, statements, said = one.other_seed[measure], [], []
+            across, parts, said = one.other_seed[measure], {}, []
             for i in since_first_group(across, result):
                 mean = sum(curves[measure].mean[i] for curves in same) / len(same) - across.mean[i]
-                about = f"{measure} at {across.prefix[i]} units, start from {one.start}"
                 inside = [(1 / len(same), curves[measure].at(i)) for curves in same]
                 cost = contrast([*inside, (-1.0, across.at(i))])
-                statements.append(Statement(about, within(cost, *claim.thresholds)))
+                for side, part in within(cost, *claim.thresholds).items():
+                    parts[f"{across.prefix[i]} units, {side}"] = part
                 said.append(f"{mean:.3f} at {across.prefix[i]}")
-            yield Case(one.start, tuple(statements), f"{measure} {', '.join(said)} (start from {one.start})")
+            about = f"{measure}, start from {one.start}"
+            words = f"{measure} {', '.join(said)} (start from {one.start})"
+            yield Case(one.start, (Statement(about, parts),), words)
 
 
 def _pair_across(claim: Compared, result: LMResult) -> Iterator[tuple[str, Curve, Curve]]:

@@ -4,7 +4,15 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from osae.experiments.claims import UNTESTED, Statement, count_outcomes, judge, shift, weigh_statements
+from osae.experiments.claims import (
+    UNTESTED,
+    Statement,
+    count_outcomes,
+    judge,
+    quote_margins,
+    shift,
+    weigh_statements,
+)
 from osae.experiments.methods import MATRYOSHKA_RANDOM, OSAE_PAPER
 from osae.metrics.statistics import difference, estimate
 from osae.results.experiment import Claim, ExperimentResult, MethodRow
@@ -54,7 +62,8 @@ def _judge(claim: StartClaim, result: ExperimentResult) -> Claim:
         return Claim(claim.text, UNTESTED, f"not trained in enough ways: {', '.join(claim.methods)}.")
     tested = weigh_statements([statement for statement, _ in found])
     words = "; ".join(words for _, words in found)
-    return Claim(claim.text, judge(tested), f"{words}. {count_outcomes(tested, 'comparison')}", tested)
+    found = f"{words}. {count_outcomes(tested, 'comparison')}{quote_margins(tested)}"
+    return Claim(claim.text, judge(tested), found, tested)
 
 
 def _rows_of(method: str, result: ExperimentResult) -> Rows:
