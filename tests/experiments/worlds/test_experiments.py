@@ -42,6 +42,7 @@ def run(name, out, **choices):
 
 def test_pca_world_gives_principal_directions_in_order(tmp_path):
     result = run("pca", tmp_path)
+    assert result.chance["least_cosine"] < 0.05 < result.chance["cosine_in_place"] < 0.3  # 20 dimensions
     ordered, plain = result.rows
     assert [figure.file for figure in result.figures] == ["figures/directions.png"]
     assert ordered.interval("least_cosine").ends()[0] >= 0.99
