@@ -218,7 +218,7 @@ def _curve_line(name: str, line: Mapping[str, Any], style: Mapping[str, Any]) ->
 def _chance_line(level: Any, lengths: Sequence[float]) -> list[Line]:
     if level is None or not lengths:
         return []
-    style = {"color": GREY, "dash": "dot"}
+    style: dict[str, Any] = {"color": GREY, "dash": "dot"}
     if isinstance(level, Mapping):
         return [_curve_line("chance level", level, style)]
     return [Line("chance level", (float(lengths[0]), float(lengths[-1])), (float(level),) * 2, **style)]
