@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from benchmarks import ROOT
 from benchmarks.documentation.evidence import (
     FOLDERS,
     judge_again,
@@ -13,7 +14,7 @@ from benchmarks.documentation.evidence import (
     renew_intervals,
 )
 from osae import results
-from osae.experiments.claims import judge_result
+from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNDECIDED, UNTESTED, judge_result
 from osae.experiments.options import ENOUGH_SEEDS
 from osae.files import CHECKSUM
 from osae.metrics.statistics import make_interval
@@ -97,6 +98,17 @@ def test_intervals_of_curves_are_computed_again_from_their_values():
     again = renew_intervals(changed)
     assert again["mean"] > curve["mean"]
     assert again["high"] > curve["high"]
+
+
+def test_verdicts_are_the_words_that_the_pages_explain():
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    table = page.split("| verdict | when |\n|---|---|\n")[1].split("\n\n")[0]
+    explained = {line.split("|")[1].strip() for line in table.splitlines()}
+    assert explained == {HOLDS, PARTLY, FAILS, UNDECIDED, UNTESTED}
+    evidence = " ".join((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").split())
+    assert all(f"**{word}**" in evidence for word in explained)
+    given = {claim.verdict for folder in FOLDERS for claim in results.read(folder / "results.json").claims}
+    assert given == explained
 
 
 def test_a_changed_number_changes_the_verdict(tmp_path):
