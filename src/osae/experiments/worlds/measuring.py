@@ -20,6 +20,7 @@ from osae.results.base import Interval
 from osae.results.experiment import MethodRow
 
 EVALUATION_ROWS = 20_000
+SHIFTS = 8  # of activations, for their chance level
 
 
 @dataclass(frozen=True)
@@ -108,16 +109,20 @@ def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) ->
 
 @torch.no_grad()
 def stream_chance(groups: Sequence[Group], x: Tensor) -> dict[str, float]:
-    """Return how well activations agree after those of one seed are shifted by half of the samples.
+    """Return how well activations agree after those of one seed are shifted against the other's.
 
-    Each result is the mean over methods, using the first two seeds of each.
+    Each result is the mean over methods, using the first two seeds of each, and over several shifts. Units
+    that fire as often as each other remain a little more similar, so the orderedness of methods with an order
+    is above zero.
     """
     found = []
     for group in groups:
         if len(group.saes) > 1:
             one, other = (sae.encode_dense(x) for sae in list(group.saes.values())[:2])
-            similarity = metrics.activation_similarity(one, other.roll(len(x) // 2, 0))
-            found.append(metrics.consistency_from(metrics.match(similarity)))
+            for shift in range(1, SHIFTS + 1):
+                moved = other.roll(len(x) * shift // (SHIFTS + 1), 0)
+                similarity = metrics.activation_similarity(one, moved)
+                found.append(metrics.consistency_from(metrics.match(similarity)))
     if not found:
         return {}
     return {
