@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import ROOT
 from osae import results
-from osae.experiments.claims import judge_result
+from osae.experiments.claims import UNTESTED, judge_result
 from osae.experiments.methods import UNTRAINED
 from osae.files import CHECKSUM, atomic_write, seal
 from osae.metrics.statistics import make_interval
@@ -27,6 +27,10 @@ from osae.results.experiment import ExperimentResult
 from osae.results.lm import Curves, LMResult
 
 FOLDERS = sorted(path.parent for path in (ROOT / "evidence").glob("*/results.json"))
+STUDIES = (
+    *("toy", "budgets", "sizes", "schedules", "zipf", "pca", "energy", "lemma"),
+    *("lm-small", "lm-mixtures", "lm-start", "lm-stitching"),
+)
 ENDS = ("mean", "low", "high")
 FIGURE = re.compile(r"\n!\[[^\n]*\]\([^\n]*\)\n(\n\*[^\n]*\*\n)?")
 
@@ -122,6 +126,24 @@ def list_missing(result: ExperimentResult) -> set[str]:
         "cost": result.training_seconds is None,
     }
     return {name for name, is_missing in missing.items() if is_missing}
+
+
+def tabulate_verdicts() -> str:
+    """Return the paper's claims with the verdict of each study, as a table.
+
+    A study that could not test a claim is left out if another one could.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name in STUDIES:
+        for claim in results.read(ROOT / "evidence" / name / "results.json").claims:
+            if "(our own claim" not in claim.claim and "(ours, proven)" not in claim.claim:
+                found.setdefault(claim.claim, {})[name] = claim.verdict
+    lines = ["| Claim of the paper | Verdict |", "| :-- | :-- |"]
+    for text, verdicts in found.items():
+        tested = {name: verdict for name, verdict in verdicts.items() if verdict != UNTESTED} or verdicts
+        said = ", ".join(f"**{verdict}** (`{name}`)" for name, verdict in tested.items())
+        lines.append(f"| {text} | {said} |")
+    return "\n".join(lines)
 
 
 def main() -> int:

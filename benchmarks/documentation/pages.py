@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import ROOT, scale
-from benchmarks.documentation import code, commands
+from benchmarks.documentation import code, commands, evidence
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PLACE = re.compile(
@@ -40,6 +40,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "measures": code.tabulate_measures,
     "public names": code.list_public_names,
     "training steps": code.tabulate_steps,
+    "verdicts": evidence.tabulate_verdicts,
 }
 
 

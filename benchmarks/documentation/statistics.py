@@ -47,10 +47,10 @@ def cover_pairs(runs: int, effects: str, *, studies: int = STUDIES) -> float:
     return _share(lambda: estimate_pairs(_draw_pairs(rng, runs, EFFECTS[effects])), studies)
 
 
-def cover_crossed(runs: int, effects: str, *, studies: int = STUDIES) -> float:
+def cover_crossed(runs: int, effects: str, *, itself: bool = False, studies: int = STUDIES) -> float:
     """Return how often the interval of a mean over runs crossed with others contains the true mean, zero.
 
-    A seed is not crossed with itself.
+    A seed is crossed with itself only if requested.
     """
     rng = np.random.default_rng(runs)
     of_run, of_pair = EFFECTS[effects]
@@ -58,7 +58,8 @@ def cover_crossed(runs: int, effects: str, *, studies: int = STUDIES) -> float:
     def study() -> object:
         sides = rng.normal(0, of_run, (runs, 1)) + rng.normal(0, of_run, (1, runs))
         values = sides + rng.normal(0, of_pair, (runs, runs))
-        np.fill_diagonal(values, np.nan)
+        if not itself:
+            np.fill_diagonal(values, np.nan)
         return estimate_crossed(values)
 
     return _share(study, studies)

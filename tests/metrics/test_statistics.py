@@ -214,6 +214,14 @@ def test_intervals_of_crossed_runs_cover(runs, effects):
     assert 0.93 - SLACK <= cover_crossed(runs, effects, studies=FEW) <= 0.98 + SLACK
 
 
+@pytest.mark.parametrize("effects", EFFECTS)
+def test_intervals_of_two_runs_crossed_with_two_cover(effects):
+    assert 0.93 - SLACK <= cover_crossed(2, effects, itself=True, studies=FEW) <= 0.98 + SLACK
+    assert np.isnan(
+        crossed_interval({(0, 1): 1.0, (1, 0): 2.0}).low or np.nan
+    )  # two seeds, not with themselves
+
+
 def cover_three(ratio, runs, pairs):
     """Exact coverage of the mean of three runs' pairs ± ratio * S, by the variance of runs and of pairs."""
     error = ((4 * runs + pairs) / (3 * (runs + pairs))) ** 0.5  # of the mean, in units of S
