@@ -29,7 +29,7 @@ from osae.results.base import Interval
 
 Effects = tuple[float, float]  # standard deviations of the effect of a run, and of a pair
 
-STUDIES = 20_000
+STUDIES, ALARM_STUDIES = 40_000, 5_000
 RUNS = (2, 3, 4, 5, 7, 10, 15, 20)
 EFFECTS: dict[str, Effects] = {"runs": (1.0, 0.0), "both": (1.0, 1.0), "pairs": (0.0, 1.0)}
 ALARM_RUNS, RIVALS = (2, 3, 5, 10), (1, 4, 8)
@@ -76,7 +76,9 @@ def _draw_pairs(rng: np.random.Generator, runs: int, effects: Effects) -> np.nda
     return added[:, None] + added + rng.normal(0, effects[1], (runs, runs))
 
 
-def tell_apart(runs: int, over: Literal["runs", "pairs"], *, rivals: int, studies: int = STUDIES) -> float:
+def tell_apart(
+    runs: int, over: Literal["runs", "pairs"], *, rivals: int, studies: int = ALARM_STUDIES
+) -> float:
     """Return how often a claim about equal methods, one against several rivals, is decided either way."""
     rng = np.random.default_rng(runs)
     alarms = 0
@@ -90,7 +92,7 @@ def tell_apart(runs: int, over: Literal["runs", "pairs"], *, rivals: int, studie
     return alarms / studies
 
 
-def tell_sides_apart(runs: int, *, studies: int = STUDIES) -> float:
+def tell_sides_apart(runs: int, *, studies: int = ALARM_STUDIES) -> float:
     """Return how often agreement within two sides and across them, which are equal, are told apart.
 
     Runs of both sides have effects on their agreement, which are not the same within a side and across.
@@ -131,7 +133,7 @@ def tabulate_coverage(studies: int = STUDIES) -> list[list[str]]:
     return rows
 
 
-def tabulate_alarms(studies: int = STUDIES // 2) -> list[list[str]]:
+def tabulate_alarms(studies: int = ALARM_STUDIES) -> list[list[str]]:
     """Return how often equal methods are declared different, as the rows of a table."""
     heads = [f"{over}, {count} rival{'s' * (count > 1)}" for over in ("Runs", "Pairs") for count in RIVALS]
     rows = [["Seeds", *heads, "Within and across"]]

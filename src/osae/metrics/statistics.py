@@ -40,6 +40,7 @@ LEVEL = 0.95
 _THREE_RUNS = 0.84
 _RAMP = (0.7, 1.3)  # ratios of mean squares between which runs start to count
 _RAMP_CROSSED = (1.0, 2.0)  # the same with two sides, either of which may seem to vary by chance
+_THREE_CROSSED = 0.95  # on the width if a single degree of freedom is left for pairs: three runs, or two
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ def estimate_crossed(matrix: np.ndarray) -> Estimate | None:
     parts = [(share * square / count, free) for share, (square, free) in zip(shares, sides, strict=True)]
     parts.append(((1 - shares[0]) * (1 - shares[1]) * pooled / count, count - 1))
     cautious = (max(sum(square for square, _ in sides), pooled) / count) ** 0.5
-    return _satterthwaite(mean, parts, min(a, b), cautious)
+    found = _satterthwaite(mean, parts, min(a, b), cautious)
+    return found if free_e > 1 else replace(found, error=_THREE_CROSSED * found.error)
 
 
 def _satterthwaite(
