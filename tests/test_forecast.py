@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.reliability import disk, memory
+from benchmarks.reliability.commands import make_rows, warm
 from osae import SAE, forecast
 from osae.cli import forecasting, main
 from osae.data.harvest import Harvest
@@ -66,7 +67,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     for seed, (name, width) in enumerate({"a": 8, "b": 8, "c": 16}.items()):
         SAE(SAEConfig(width, 16, TopK(2)), generator=torch.Generator().manual_seed(seed)).save(folder / name)
-    memory._write_rows(folder, 100, 8).rename(folder / "x.npy")
+    make_rows(folder, 100, 8).rename(folder / "x.npy")
     (folder / "sweep.yaml").write_text(SWEEP.replace("x.npy", str(folder / "x.npy")))
     assert main(["compare", str(folder / "a"), str(folder / "b"), "--json", str(folder / "scores.json")]) == 0
     saved_model(folder / "model")
@@ -230,7 +231,7 @@ def measure_peak(case):
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_peaks_are_within_30_percent_of_the_forecast(quick):
     with tempfile.TemporaryDirectory() as scratch:
-        memory.warm(Path(scratch))
+        warm(Path(scratch))
         cases = list(memory.list_cases(Path(scratch), quick=quick))
         outcomes = [measure_peak(case) for case in (cases[1:4] if quick else cases)]
     assert [one for one in outcomes if not 1 / MOST <= one.ratio <= MOST] == []

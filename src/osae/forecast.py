@@ -12,7 +12,7 @@ measured peaks and times.
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import expm1
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
 RETURNED = 2**25  # bytes of an array from which on the allocator returns its memory to the system
 FIXED = 48 * 2**20  # small arrays, and what the allocator keeps: freed arrays of less than 32 MB
-FIXED_HARVEST = 24 * 2**20  # the same while harvesting, when a few large arrays are allocated
+FIXED_HARVEST = 16 * 2**20  # the same while harvesting, without what is counted for passes and blocks
 FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
 PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
@@ -46,9 +46,12 @@ SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
 WRITTEN = 120  # writing and hashing a byte
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
 PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
+FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an experiment
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
 PACKED_SECONDS = 1e-6  # of compressing a byte of a page
 CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
+CHECKPOINT_SECONDS, MOST_CHECKPOINTS = 60.0, 3  # between checkpoints by default; as many exist at once
+SLOWER = 2  # than estimated, which a training run may be
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,13 @@ class Training:
     snapshots: int = 1
     contexts: int = 0  # bytes of the tokens of a text, which a run with a language model keeps until it ends
 
-    def forecast(self, seconds: float | None = None) -> Forecast:
-        """Return what the run needs on the CPU at its peak, given the seconds that it takes."""
+    def forecast(
+        self, seconds: float | None = None, *, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    ) -> Forecast:
+        """Return what the run needs on the CPU at its peak, given the seconds that it takes.
+
+        There is a checkpoint at its end, and one every `checkpoint_seconds`.
+        """
         matrix, rows = SINGLE * self.units * self.width, SINGLE * self.block * self.width
         held = self.blocks * rows + INDEX * self.block + self.contexts
         codes = SINGLE * self.block * self.world_units
@@ -104,11 +112,21 @@ class Training:
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        # three checkpoints while the oldest is being replaced, with weights and both moments
-        disk = self.members * matrix * (3 * 6 + 2 * (self.snapshots + self.consensus_runs)) + self.contexts
+        disk = self.members * matrix * self._count_matrices(seconds, checkpoint_seconds) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
+
+    def _count_matrices(self, seconds: float | None, checkpoint_seconds: float) -> int:
+        """Return the size of the files of an SAE, in matrices; the run may take longer than its estimate.
+
+        A checkpoint contains weights and both moments. There are three while the oldest is being replaced,
+        and two when the finished SAE is written.
+        """
+        unknown = seconds is None or checkpoint_seconds == 0
+        later = MOST_CHECKPOINTS if unknown else SLOWER * seconds // checkpoint_seconds
+        written = min(MOST_CHECKPOINTS, 1 + int(later))
+        return max(6 * written, 6 * min(written, 2) + 2) + 2 * (self.snapshots + self.consensus_runs)
 
     def _of_start(self) -> int:
         """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
@@ -315,7 +333,7 @@ def forecast_pruning(sae: DictionarySize, others: Sequence[DictionarySize], rows
 
 def forecast_trust(twin: Training, sae: DictionarySize, rows: int, *, twins: int, seconds: float) -> Forecast:
     """Return what training and comparing the twins of an SAE takes; the parts of the data are written."""
-    trained = twin.forecast()
+    trained = twin.forecast(seconds)
     compared = forecast_comparison([sae] * (twins + 1), rows=rows // (twins + 1))
     parts = rows * sae.width * SINGLE
     memory, disk = max(trained.memory, compared.memory), twins * trained.disk + parts
@@ -332,6 +350,12 @@ def forecast_together(each: Sequence[Forecast], workers: int) -> Forecast:
     return Forecast(memory, sum(one.disk for one in each), seconds)
 
 
+def forecast_experiment(each: Sequence[Forecast], workers: int, *, recipes: int) -> Forecast:
+    """Return what an experiment takes: these tasks, and the page and figures about SAEs of some recipes."""
+    trained = forecast_together(each, workers)
+    return replace(trained, disk=trained.disk + PAGE_FILE + recipes * FIGURES) if each else trained
+
+
 def forecast_harvest(
     rows: int, width: int, *, block: int, item: int, model: int = 0, seconds: float | None = None
 ) -> Forecast:
@@ -339,9 +363,11 @@ def forecast_harvest(
 
     `model` is the number of bytes that the model needs for the tokens of one batch, `seconds` its time.
     """
-    inside = SINGLE * min(rows, block) * width
-    copies = 4 if inside >= RETURNED else 6  # of a block, while it is described and written
-    return Forecast(FIXED_HARVEST + model + copies * inside, rows * (item * width + 12), seconds)
+    inside, stored = SINGLE * min(rows, block) * width, item / SINGLE
+    # batches of a block, joined, shuffled, converted, in double precision, and as a file: the allocator keeps
+    # all of them if they are small; large batches are returned before the rest exists
+    copies = 3 + stored if inside >= RETURNED else 5 + 2 * stored
+    return Forecast(FIXED_HARVEST + model + round(copies * inside), rows * (item * width + 12), seconds)
 
 
 def forecast_conversion(sae: DictionarySize, *, formats: int = 1) -> Forecast:

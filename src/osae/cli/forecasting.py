@@ -80,7 +80,8 @@ def _forecast_training(config: "RunConfig") -> Forecast:
     from osae.training.sizes import forecast_seconds, measure_training
 
     size = measure_training(config.recipes, config.seeds, config.source, len(config.snapshots))
-    return size.forecast(forecast_seconds(size, config.recipes[0].steps))
+    seconds = forecast_seconds(size, config.recipes[0].steps)
+    return size.forecast(seconds, checkpoint_seconds=config.checkpoint_seconds)
 
 
 def announce_comparison(

@@ -19,7 +19,7 @@ from osae.data.source import SourceSpec, open_source
 from osae.devices import single_thread
 from osae.experiments.places import Local, Place, Slurm, run_tasks
 from osae.files import read_json
-from osae.forecast import SINGLE, Forecast, check, forecast_together
+from osae.forecast import SINGLE, Forecast, check, forecast_experiment
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training import checkpoint
@@ -94,7 +94,8 @@ def train_all(jobs: Sequence[Job], root: Path, *, place: Place) -> Iterator[Fini
 def forecast_jobs(jobs: Sequence[Job], workers: int) -> Forecast:
     """Return what training these SAEs in that many parallel processes takes."""
     with single_thread():
-        return forecast_together([_forecast_job(job) for job in jobs], workers)
+        each, recipes = [_forecast_job(job) for job in jobs], {job.recipe.name for job in jobs}
+        return forecast_experiment(each, workers, recipes=len(recipes))
 
 
 def _forecast_job(job: Job) -> Forecast:
