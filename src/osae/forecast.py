@@ -364,10 +364,13 @@ def forecast_harvest(
     `model` is the number of bytes that the model needs for the tokens of one batch, `seconds` its time.
     """
     inside, stored = SINGLE * min(rows, block) * width, item / SINGLE
-    # batches of a block, joined, shuffled, converted, in double precision, and as a file: the allocator keeps
-    # all of them if they are small; large batches are returned before the rest exists
-    copies = 3 + stored if inside >= RETURNED else 5 + 2 * stored
-    return Forecast(FIXED_HARVEST + model + round(copies * inside), rows * (item * width + 12), seconds)
+    if (
+        inside < RETURNED
+    ):  # the allocator keeps the batches of a block, joined, shuffled, stored and in double
+        copies = round((5 + 2 * stored) * inside)
+    else:  # it returns them, except for some of the batches, whose arrays are smaller
+        copies = round((3 + stored) * inside) + min(inside, 2 * RETURNED)
+    return Forecast(FIXED_HARVEST + model + copies, rows * (item * width + 12), seconds)
 
 
 def forecast_conversion(sae: DictionarySize, *, formats: int = 1) -> Forecast:

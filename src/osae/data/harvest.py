@@ -47,6 +47,7 @@ from osae.versions import versions
 DOCUMENTS = 64  # documents tokenized at a time
 MAX_NORM = 10.0
 BATCH_TOKENS = 4096  # tokens passed through the model at once
+CHECKED_ROWS = 4096  # whose numbers are checked at once: the check needs as much memory as the rows
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 PLAN = "harvest.json"
 CONTEXTS = "contexts.safetensors"
@@ -581,7 +582,7 @@ def _write_block(
     name: str, block: HarvestBlock, work: Workplace, dtype: DType, made: dict[str, _Made]
 ) -> None:
     stored = block.activations.to(DTYPES[dtype])
-    if not bool(stored.isfinite().all()):
+    if not all(bool(part.isfinite().all()) for part in stored.split(CHECKED_ROWS)):
         raise ValueError(
             f"activations exceed the range of {dtype}: harvest with --dtype bfloat16 or float32."
         )

@@ -91,7 +91,7 @@ class LanguageModel:
             return 0
         config = self.model.config.get_text_config()
         width = config.hidden_size
-        # of a block: arrays in the residual stream and of attention, which the allocator keeps, and in the MLP
+        # of the residual stream and attention, kept by the allocator, and of an MLP
         numbers = 16 * width + 4 * (getattr(config, "intermediate_size", None) or 4 * width)
         if getattr(config, "_attn_implementation", None) == "eager":  # scores, before and after their softmax
             numbers += 4 * config.num_attention_heads * min(context, tokens)
