@@ -19,10 +19,10 @@ PAUSE = 0.005  # seconds between two looks at what a process does
 MOST_SAID = 60_000  # bytes: less than a pipe holds
 
 
-def run_apart(action: Callable[[], str], look: Callable[[], None] = lambda: None) -> str:
+def run_apart(action: Callable[[], str], look: Callable[[int], None] = lambda process: None) -> str:
     """Return what the action returns in a forked process; '' if it fails.
 
-    `look` is called every few milliseconds until then.
+    `look` is called with the id of that process every few milliseconds until then.
     """
     said, written = os.pipe()
     if (child := os.fork()) == 0:
@@ -32,7 +32,7 @@ def run_apart(action: Callable[[], str], look: Callable[[], None] = lambda: None
             os._exit(0)
     os.close(written)
     while not select.select([said], [], [], PAUSE)[0]:
-        look()
+        look(child)
     with open(said, encoding="utf-8") as answer:
         text = answer.read()
     os.waitpid(child, 0)

@@ -46,7 +46,7 @@ class Case(NamedTuple):
 def measure(case: Case) -> str:
     """Return the row of a command."""
     sizes = [0]
-    text = run_apart(lambda: _run(case), lambda: sizes.append(_sum_sizes(case.out)))
+    text = run_apart(lambda: _run(case), lambda process: sizes.append(_sum_sizes(case.out)))
     largest = max(*sizes, _sum_sizes(case.out))
     code, _, rest = text.partition(" ")
     if code != "0":

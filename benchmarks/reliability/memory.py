@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,7 @@ class Case(NamedTuple):
     words: Sequence[object]
     timed: bool = True  # whether the table shows its time
     threads: int = 1
+    works_apart: bool = False  # whether it starts workers, whose memory counts as well
 
 
 class Outcome(NamedTuple):
@@ -85,14 +86,27 @@ class Outcome(NamedTuple):
 
 def measure(case: Case) -> Outcome:
     """Return what the command forecasts, its peak and its time."""
-    text = run_apart(lambda: _run(case))
+    workers = [0]
+    look = (lambda process: workers.append(_sum_workers(process))) if case.works_apart else lambda _: None
+    text = run_apart(lambda: _run(case), look)
     numbers, _, messages = text.partition("\n")
     found = re.findall(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
     if not numbers.startswith("0 ") or not found:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
     _, peak, seconds = map(float, numbers.split())
     forecast, expected = max(float(memory) for memory, _ in found), float(found[-1][1])
-    return Outcome(case.name, forecast, peak, expected, seconds, case.timed)
+    return Outcome(case.name, forecast, peak + max(workers), expected, seconds, case.timed)
+
+
+def _sum_workers(process: int) -> int:
+    """Return the bytes that the children of a process use; those that several processes share count once."""
+    total = 0
+    for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in tasks.read_text().split():
+            with suppress(OSError):  # it has ended
+                lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
+                total += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
 
 
 def _run(case: Case) -> str:
@@ -189,6 +203,11 @@ def _list_further_cases(folder: Path) -> Iterator[Case]:
     yield _train(folder, "topk", rows=65_536, width=512, units=4096, k=32, batch=512, steps=400)
     yield _train(folder, "osae", rows=65_536, width=256, units=4096, k=32, batch=512, steps=800)
     yield _train(folder, "vanilla", rows=8192, width=256, units=2048, k=16, batch=512, steps=240)
+    yield _sweep(folder, units=8192, width=512, rows=20_000, jobs=1)
+    yield _sweep(folder, units=8192, width=512, rows=20_000, jobs=2)
+    words = ["reproduce", "toy", "--quick", "--methods", "topk,osae", "--seeds", 2, "--jobs", 2, "--out"]
+    name = "reproduce toy --quick, two methods, two seeds, 2 jobs"
+    yield Case(name, [*words, tempfile.mkdtemp(dir=folder)], timed=False, works_apart=True)
     yield from _list_writing_cases(folder)
 
 
@@ -277,6 +296,17 @@ def _train_world(folder: Path, recipe: str) -> Case:
     words = ["train", recipe, *world, "--batch", 2000, "--epochs", 0.4, "--device", "cpu", "--out"]
     name = f"train {recipe} on a world, {sizes}, batch 2,000"
     return Case(name, [*words, tempfile.mkdtemp(dir=folder)], timed=False)
+
+
+def _sweep(folder: Path, *, units: int, width: int, rows: int, jobs: int) -> Case:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"data: {make_rows(folder, rows, width)}\nunits: {units}\nk: 16\nbatch: 512\n"
+        f"tokens: {FEW * 512}\nvary:\n  recipes: [topk]\n  seeds: [0, 1]\n"
+    )
+    words = ["sweep", file, "--device", "cpu", "--jobs", jobs, "--out", tempfile.mkdtemp(dir=folder)]
+    name = f"sweep, two runs, {units:,} units of width {width}, {rows:,} rows, {jobs} at once"
+    return Case(name, words, timed=False, works_apart=True)
 
 
 def _study(folder: Path, command: str, *, units: int, width: int, rows: int, k: int = 16) -> Case:

@@ -11,7 +11,7 @@ measured peaks and times.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import expm1
@@ -159,6 +159,19 @@ class Training:
             return batch + 10 * SINGLE * self.batch * self.units
         rows = min(self.batch, max(PRODUCT // self.units, LEAST_ROWS))
         return batch + SINGLE * rows * self.units + 12 * SINGLE * self.batch * self.entries
+
+
+def list_smaller_runs(size: Training) -> Iterator[tuple[str, Training]]:
+    """Yield smaller training runs, and what makes each of them smaller."""
+    for members in halve(size.members):
+        yield (
+            ("one SAE" if members == 1 else f"{members} SAEs") + " at a time",
+            replace(size, members=members),
+        )
+    for batch in halve(size.batch):
+        yield f"--batch {batch}", replace(size, batch=batch)
+    for units in halve(size.units):
+        yield f"--units {units}", replace(size, units=units, entries=min(size.entries, units))
 
 
 def count_context_bytes(tokens: int, context: int, skip: int = 0) -> int:
@@ -341,19 +354,22 @@ def forecast_trust(twin: Training, sae: DictionarySize, rows: int, *, twins: int
 
 
 def forecast_together(each: Sequence[Forecast], workers: int) -> Forecast:
-    """Return what these tasks take in that many parallel processes."""
+    """Return what these tasks take in that many parallel processes, each of which imports everything."""
     if not each:
         return Forecast(0)
     largest = sorted(one.memory for one in each)[-workers:]
-    memory = sum(largest) + (WORKER * len(largest) if workers > 1 else 0)
+    memory = sum(largest) + WORKER * len(largest)
     seconds = sum(one.seconds or 0 for one in each) / min(workers, len(each))
     return Forecast(memory, sum(one.disk for one in each), seconds)
 
 
 def forecast_experiment(each: Sequence[Forecast], workers: int, *, recipes: int) -> Forecast:
     """Return what an experiment takes: these tasks, and the page and figures about SAEs of some recipes."""
+    if not each:
+        return Forecast(0)
     trained = forecast_together(each, workers)
-    return replace(trained, disk=trained.disk + PAGE_FILE + recipes * FIGURES) if each else trained
+    memory = trained.memory if workers > 1 else max(one.memory for one in each)  # in this process
+    return replace(trained, memory=memory, disk=trained.disk + PAGE_FILE + recipes * FIGURES)
 
 
 def forecast_harvest(
@@ -402,25 +418,37 @@ def forecast_page(results: int, contexts: int) -> Forecast:
 # --- what is available ------------------------------------------------------------------------------
 
 
-def check(forecast: Forecast, remedy: str, folder: Path | None = None) -> None:
+def check(
+    forecast: Forecast, remedy: str, folder: Path | None = None, smaller: Iterable[tuple[str, Forecast]] = ()
+) -> None:
     """Raise `ValueError` if there is not enough memory, or not enough space on the folder's disk.
 
-    Limits that the system does not report are not checked.
+    The error names the first of the smaller requests that fits, or else the remedy. Limits that the system
+    does not report are not checked.
     """
+    lacking = _find_lack(forecast, folder)
+    if not lacking:
+        return
+    fits = (change for change, less in smaller if not _find_lack(less, folder))
+    remedy = next((f"{change} would fit; or {remedy}" for change in fits), remedy)
+    raise ValueError(f"this needs about {lacking}: {remedy}")
+
+
+def _find_lack(forecast: Forecast, folder: Path | None) -> str:
+    """Return what is needed and not there, in words; empty if everything fits."""
     free = free_memory()
     if free is not None and forecast.memory > free:
-        raise ValueError(
-            f"this needs about {format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is "
-            f"free: {remedy}"
-        )
-    if folder is None or not forecast.disk:
-        return
-    room = free_disk(folder)
-    if forecast.disk > room:
-        raise ValueError(
-            f"this needs about {format_bytes(forecast.disk)} on the disk of {folder}, but only "
-            f"{format_bytes(room)} is free: {remedy}"
-        )
+        return f"{format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is free"
+    if folder is None or not forecast.disk or forecast.disk <= (room := free_disk(folder)):
+        return ""
+    return f"{format_bytes(forecast.disk)} on the disk of {folder}, but only {format_bytes(room)} is free"
+
+
+def halve(amount: int) -> Iterator[int]:
+    """Yield a half of the amount, a quarter, and so on down to 1."""
+    while amount > 1:
+        amount //= 2
+        yield amount
 
 
 def free_memory() -> int | None:

@@ -35,7 +35,7 @@ from osae.data.text import Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP, DType
 from osae.devices import single_thread
 from osae.files import atomic_write, check_regular, file_sha256, is_part
-from osae.forecast import Forecast, check, forecast_harvest, free_disk
+from osae.forecast import Forecast, check, forecast_harvest, free_disk, halve
 from osae.launching import local_rank
 from osae.locks import LOCK, clear_lock, lock
 from osae.progress import Progress
@@ -543,14 +543,18 @@ def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
     model = job.lm.forecast_bytes(min(job.batch_tokens, missing), job.spec.context)
     block = job.spec.block
     seconds = _time_model(job, missing) / job.ranks.size
-    needs = forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
-    folder = job.work.folder
+
+    def forecast(block: int) -> Forecast:
+        return forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
+
+    needs, folder = forecast(block), job.work.folder
     if isinstance(job.work, Mirror):  # shards are uploaded one by one
         check(replace(needs, disk=min(needs.disk, 2 * block * width * item)), "free some.", folder)
         return needs
     fits = total - missing + max(0, free_disk(folder) - MARGIN) * missing // max(1, needs.disk)
     remedy = f"harvest --tokens {fits}, or into a folder on another disk, or give a smaller --mix-rows."
-    check(needs, remedy, folder)
+    smaller = ((f"--mix-rows {rows}", forecast(rows)) for rows in halve(block) if rows >= job.spec.context)
+    check(needs, remedy, folder, smaller)
     return needs
 
 

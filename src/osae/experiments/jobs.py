@@ -19,7 +19,7 @@ from osae.data.source import SourceSpec, open_source
 from osae.devices import single_thread
 from osae.experiments.places import Local, Place, Slurm, run_tasks
 from osae.files import read_json
-from osae.forecast import SINGLE, Forecast, check, forecast_experiment
+from osae.forecast import SINGLE, Forecast, check, forecast_experiment, halve
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training import checkpoint
@@ -77,7 +77,8 @@ def train_all(jobs: Sequence[Job], root: Path, *, place: Place) -> Iterator[Fini
     missing = [job for job in jobs if not _is_there(job, root)]
     if isinstance(place, Local):
         needed = forecast_jobs(missing, place.workers)
-        check(needed, "give fewer --jobs, or a smaller world or fewer units.", root)
+        smaller = ((f"--jobs {jobs}", forecast_jobs(missing, jobs)) for jobs in halve(place.workers))
+        check(needed, "give fewer --jobs, or a smaller world or fewer units.", root, smaller)
     for job in jobs:
         if job not in missing:
             yield _read(job, root)

@@ -38,6 +38,11 @@ def exists(folder: Path) -> bool:
     return (folder / LAST).exists() or (folder / BEFORE).exists() or bool(sharded.list_whole(folder))
 
 
+def count_steps(folder: Path) -> int:
+    """Return the number of finished steps of the run in this folder, by its last readable checkpoint."""
+    return int(max((done for done, _ in _list_newest(folder) if done < math.inf), default=0))
+
+
 class Captured(NamedTuple):
     """The state of a run after some steps, in host memory; `places` locates the part of a single rank."""
 
