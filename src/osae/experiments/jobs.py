@@ -117,7 +117,7 @@ def find_commits(root: Path) -> tuple[str, ...]:
 
 def _provenances(root: Path) -> Iterator[dict[str, Any]]:
     for file in root.rglob("sae.json"):
-        yield json.loads(file.read_text()).get("provenance") or {}
+        yield read_json(file).get("provenance") or {}
 
 
 def _train_and_keep(job: Job, root: Path, *, may_pause: bool = False) -> Job:
@@ -182,7 +182,7 @@ class _Pause:
         if not checkpoint.exists(self.folder):
             return 0
         try:
-            self._before = float(json.loads((self.folder / "seconds.json").read_text()))
+            self._before = float(read_json(self.folder / "seconds.json"))
             return checkpoint.restore(self.folder, [member], lambda _: None)
         except (ValueError, OSError):
             return 0

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from osae.array_files import read_metadata
-from osae.files import atomic_write, check_regular, remove_leftovers
+from osae.files import atomic_write, remove_leftovers
 from osae.messages import shorten
 from osae.ranks import ALONE, Mesh
 from osae.tensor_files import read_tensors
@@ -248,7 +248,6 @@ def _restore_from(path: Path, members: Sequence[Member]) -> int:
             tensors, about = sharded.read(path)
             _give(members, about, tensors)
             return int(about["done"])
-        check_regular(path)
         about, tensors = json.loads(read_metadata(path).get("osae", "{}")), read_tensors(path)
         if about.get("schema") != SCHEMA:
             raise ValueError(f"it has schema {about.get('schema')}, and this release reads {SCHEMA}")
