@@ -22,7 +22,7 @@ RETURNED = 2**25  # bytes of an array from which on the allocator returns its me
 FIXED = 48 * 2**20  # small arrays, and what the allocator keeps: freed arrays of less than 32 MB
 FIXED_HARVEST = 16 * 2**20  # the same while harvesting, without what is counted for passes and blocks
 FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
-PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
+PRODUCT, MOST_PRODUCT = 2**21, 2**26  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
@@ -157,8 +157,8 @@ class Training:
         batch = 8 * SINGLE * self.batch * self.width
         if self.dense:  # as soon as a quarter of the units is inactive, entries are stored with their indices
             return batch + 10 * SINGLE * self.batch * self.units
-        rows = min(self.batch, max(PRODUCT // self.units, LEAST_ROWS))
-        return batch + SINGLE * rows * self.units + 12 * SINGLE * self.batch * self.entries
+        product = _measure_product(self.batch, self.units)
+        return batch + product + 12 * SINGLE * self.batch * self.entries
 
 
 def list_smaller_runs(size: Training) -> Iterator[tuple[str, Training]]:
@@ -180,6 +180,12 @@ def count_context_bytes(tokens: int, context: int, skip: int = 0) -> int:
     A token takes 4 bytes; its start, document and offset take 8 bytes for each context.
     """
     return -(-tokens // max(1, context - skip)) * (SINGLE * context + 3 * INDEX)
+
+
+def _measure_product(rows: int, units: int) -> int:
+    """Return the bytes of pre-activations that exist at once, for a batch of that many rows."""
+    together = min(rows, max(PRODUCT // units, LEAST_ROWS), max(1, MOST_PRODUCT // units))
+    return SINGLE * together * units
 
 
 def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_OVERLAPS) -> int:
@@ -215,7 +221,8 @@ class DictionarySize:
         rows = 8 * SINGLE * STUDY_ROWS * self.width
         if self.k is None:
             return rows + 5 * SINGLE * STUDY_ROWS * self.units
-        return rows + 8 * SINGLE * STUDY_ROWS * self.k + SINGLE * PRODUCT
+        product = _measure_product(STUDY_ROWS, self.units)
+        return rows + 8 * SINGLE * STUDY_ROWS * self.k + product
 
     def observe(self, rows: int) -> int:
         """Return the bytes that encoding that many rows takes, and the gains of units from their codes."""
