@@ -101,7 +101,6 @@ def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(
         (["compare", "a", "b", "a"], "the first 2 SAEs"),
         (["evaluate", "a", "b", "--data", "x.npy"], "the first SAE alone"),
         (WORDS["order"], "--by energy"),
-        (["trust", "a", "--data", "x.npy", "--runs", "3", "--device", "cpu", "--out", "out"], "--runs 2"),
         ([word.replace("1", "2") for word in WORDS["sweep"]], "--jobs 1"),
         ([*WORDS["reproduce"][:-2], "--seeds", "2", "--jobs", "2", "--out", "out"], "--jobs 1"),
         (["contexts", "c", "c", "--data", "acts", "--model", "none", "--out", "out"], "the first SAE alone"),

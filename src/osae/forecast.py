@@ -123,9 +123,9 @@ class Training:
         A checkpoint contains weights and both moments. There are three while the oldest is being replaced,
         and two when the finished SAE is written.
         """
-        unknown = seconds is None or checkpoint_seconds == 0
-        later = MOST_CHECKPOINTS if unknown else SLOWER * seconds // checkpoint_seconds
-        written = min(MOST_CHECKPOINTS, 1 + int(later))
+        written = MOST_CHECKPOINTS
+        if seconds is not None and checkpoint_seconds > 0:
+            written = min(written, 1 + int(SLOWER * seconds // checkpoint_seconds))
         return max(6 * written, 6 * min(written, 2) + 2) + 2 * (self.snapshots + self.consensus_runs)
 
     def _of_start(self) -> int:
