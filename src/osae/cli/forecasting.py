@@ -220,12 +220,8 @@ def announce_trust(sae: "Loaded", data: Place, *, twins: int, samples: int | Non
     size = measure_training([recipe], [0], OnDisk(str(data)))
     size = replace(size, block=min(size.block, -(-rows.rows // (twins + 1))))
     (own,), seconds = _measure([sae]), forecast_seconds(size, recipe.steps)
-    needs, *less = (
-        forecast_trust(size, own, rows.rows, twins=count, seconds=seconds) for count in range(twins, 0, -1)
-    )
-    smaller = [(f"--runs {count}", one) for count, one in zip(range(twins - 1, 1, -1), less, strict=False)]
-    remedy = "give fewer rows of data, or use a machine with more memory."
-    announce("trust", needs, remedy, folder, smaller)
+    needs = forecast_trust(size, own, rows.rows, twins=twins, seconds=seconds)
+    announce("trust", needs, "give fewer rows of data, or use a machine with more memory.", folder)
 
 
 def announce_conversion(sae: "Loaded", folder: Place) -> None:
