@@ -4,7 +4,8 @@
 
 A place is a pair of comments; the text between them is replaced. Tables of results are taken from the
 table.md of a folder in evidence/, by heading (`results` is the table before the first heading); a place can
-select columns and rows. Programs are taken from examples/, and other tables are generated from the code.
+select columns and rows ("Of a larger SAE…" is a row that begins like this). Programs are taken from
+examples/, and other tables are generated from the code.
 
     <!-- from evidence/toy: Claims -->
     <!-- end -->
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import ROOT, scale
-from benchmarks.documentation import code, commands
+from benchmarks.documentation import code, commands, evidence
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PLACE = re.compile(
@@ -39,6 +40,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "measures": code.tabulate_measures,
     "public names": code.list_public_names,
     "training steps": code.tabulate_steps,
+    "verdicts": evidence.tabulate_verdicts,
 }
 
 
@@ -96,7 +98,7 @@ def select_cells(
     check_names(columns, head[1:], "column")
     check_names(rows, names[2:], "row")
     for line, (cells, name) in enumerate(zip(table, names, strict=True)):
-        if line < 2 or rows is None or name in rows:
+        if line < 2 or rows is None or any(is_called(name, asked) for asked in rows):
             shown = [c for c, title in zip(cells, head, strict=True) if columns is None or title in columns]
             yield f"| {' | '.join(shown if columns is None else [cells[0], *shown])} |"
 
@@ -104,8 +106,13 @@ def select_cells(
 def check_names(asked: Sequence[str] | None, there: Sequence[str], kind: str) -> None:
     """Raise `ValueError` if a requested column or row is not in the table."""
     for name in asked or ():
-        if name not in there:
+        if not any(is_called(one, name) for one in there):
             raise ValueError(f"no {kind} {name!r}: there are {', '.join(there)}.")
+
+
+def is_called(name: str, asked: str) -> bool:
+    """Return whether a row or column has this name, or begins with it if it ends with an ellipsis."""
+    return name.startswith(asked.removesuffix("…")) if asked.endswith("…") else name == asked
 
 
 def main() -> int:

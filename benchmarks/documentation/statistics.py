@@ -2,7 +2,7 @@
 
     python -m benchmarks.documentation.statistics
 
-writes evidence/statistics/table.md (about two minutes); `benchmarks.documentation.pages` puts it into
+writes evidence/statistics/table.md (about four minutes); `benchmarks.documentation.pages` puts it into
 docs/statistics.md. A study draws values of S training runs, or of their pairs, from a known distribution.
 """
 
@@ -15,6 +15,8 @@ import numpy as np
 from benchmarks import ROOT
 from osae.files import atomic_write
 from osae.metrics.statistics import (
+    contrast,
+    crossed_interval,
     decide,
     difference,
     estimate_crossed,
@@ -27,7 +29,7 @@ from osae.results.base import Interval
 
 Effects = tuple[float, float]  # standard deviations of the effect of a run, and of a pair
 
-STUDIES = 10_000
+STUDIES, ALARM_STUDIES = 40_000, 5_000
 RUNS = (2, 3, 4, 5, 7, 10, 15, 20)
 EFFECTS: dict[str, Effects] = {"runs": (1.0, 0.0), "both": (1.0, 1.0), "pairs": (0.0, 1.0)}
 ALARM_RUNS, RIVALS = (2, 3, 5, 10), (1, 4, 8)
@@ -45,10 +47,10 @@ def cover_pairs(runs: int, effects: str, *, studies: int = STUDIES) -> float:
     return _share(lambda: estimate_pairs(_draw_pairs(rng, runs, EFFECTS[effects])), studies)
 
 
-def cover_crossed(runs: int, effects: str, *, studies: int = STUDIES) -> float:
+def cover_crossed(runs: int, effects: str, *, itself: bool = False, studies: int = STUDIES) -> float:
     """Return how often the interval of a mean over runs crossed with others contains the true mean, zero.
 
-    A seed is not crossed with itself.
+    A seed is crossed with itself only if requested.
     """
     rng = np.random.default_rng(runs)
     of_run, of_pair = EFFECTS[effects]
@@ -56,7 +58,8 @@ def cover_crossed(runs: int, effects: str, *, studies: int = STUDIES) -> float:
     def study() -> object:
         sides = rng.normal(0, of_run, (runs, 1)) + rng.normal(0, of_run, (1, runs))
         values = sides + rng.normal(0, of_pair, (runs, runs))
-        np.fill_diagonal(values, np.nan)
+        if not itself:
+            np.fill_diagonal(values, np.nan)
         return estimate_crossed(values)
 
     return _share(study, studies)
@@ -73,7 +76,9 @@ def _draw_pairs(rng: np.random.Generator, runs: int, effects: Effects) -> np.nda
     return added[:, None] + added + rng.normal(0, effects[1], (runs, runs))
 
 
-def tell_apart(runs: int, over: Literal["runs", "pairs"], *, rivals: int, studies: int = STUDIES) -> float:
+def tell_apart(
+    runs: int, over: Literal["runs", "pairs"], *, rivals: int, studies: int = ALARM_STUDIES
+) -> float:
     """Return how often a claim about equal methods, one against several rivals, is decided either way."""
     rng = np.random.default_rng(runs)
     alarms = 0
@@ -84,6 +89,23 @@ def tell_apart(runs: int, over: Literal["runs", "pairs"], *, rivals: int, studie
         known = [(test.p_value(), test.mean) for test in tests if test is not None]
         decided = decide([p for p, _ in known], [mean for _, mean in known])
         alarms += any(one.above or one.below for one in decided)
+    return alarms / studies
+
+
+def tell_sides_apart(runs: int, *, studies: int = ALARM_STUDIES) -> float:
+    """Return how often agreement within two sides and across them, which are equal, are told apart.
+
+    Runs of both sides have effects on their agreement, which are not the same within a side and across.
+    """
+    rng = np.random.default_rng(runs)
+    alarms = 0
+    for _ in range(studies):
+        inside = [(0.5, _draw_method(rng, np.zeros(runs), "pairs")) for _ in range(2)]
+        left, right = rng.normal(size=(2, runs))
+        pairs = itertools.permutations(range(runs), 2)
+        across = crossed_interval({(i, j): float(left[i] + right[j] + rng.normal()) for i, j in pairs})
+        found = contrast([*inside, (-1.0, across)])
+        alarms += found is not None and found.p_value() <= 0.05
     return alarms / studies
 
 
@@ -111,16 +133,17 @@ def tabulate_coverage(studies: int = STUDIES) -> list[list[str]]:
     return rows
 
 
-def tabulate_alarms(studies: int = STUDIES // 2) -> list[list[str]]:
+def tabulate_alarms(studies: int = ALARM_STUDIES) -> list[list[str]]:
     """Return how often equal methods are declared different, as the rows of a table."""
     heads = [f"{over}, {count} rival{'s' * (count > 1)}" for over in ("Runs", "Pairs") for count in RIVALS]
-    rows = [["Seeds", *heads]]
+    rows = [["Seeds", *heads, "Within and across"]]
     for runs in ALARM_RUNS:
         numbers = [
             None if over == "pairs" and runs < 3 else tell_apart(runs, over, rivals=count, studies=studies)
             for over in ("runs", "pairs")
             for count in RIVALS
         ]
+        numbers.append(tell_sides_apart(runs, studies=studies) if runs > 2 else None)
         rows.append([str(runs), *("never" if x is None else f"{100 * x:.1f} %" for x in numbers)])
         print("  ".join(rows[-1]), flush=True)
     return rows

@@ -890,6 +890,20 @@ def base_key(key: str) -> str:
     return base if base in MEASURES and derived else key
 
 
+def prefix_of(key: str) -> int | None:
+    """Return the number of units of a measure of a prefix: 64 for "stability_64"; None for all others."""
+    base, _, suffix = key.rpartition("_")
+    return int(suffix) if base in MEASURES and suffix.isdigit() else None
+
+
+def orderedness_spread(matched: int) -> float:
+    """Return the standard deviation of the orderedness of unrelated dictionaries, by their matched pairs.
+
+    Their mean is 0, except for a single pair, whose orderedness is 1 by definition.
+    """
+    return (matched - 1) ** -0.5 if matched > 1 else 0.0
+
+
 def list_columns(keys: Iterable[str], listing: Listing) -> tuple[str, ...]:
     """Return the keys that a table of methods shows, in the order of the table of measures."""
     shown = {entry.key: place for place, entry in enumerate(MEASURES.values()) if entry.listing == listing}

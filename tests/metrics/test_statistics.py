@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.documentation.statistics import EFFECTS, cover_crossed, cover_pairs, cover_runs, tell_apart
+from benchmarks.documentation.statistics import (
+    EFFECTS,
+    cover_crossed,
+    cover_pairs,
+    cover_runs,
+    tell_apart,
+    tell_sides_apart,
+)
 from osae.metrics.statistics import (
     Decision,
     Estimate,
+    contrast,
     crossed_interval,
     decide,
     difference,
@@ -19,7 +27,6 @@ from osae.metrics.statistics import (
     estimate_crossed,
     estimate_pairs,
     estimate_runs,
-    independent_mean,
     pairs_interval,
     runs_interval,
     to_matrix,
@@ -125,9 +132,25 @@ def test_the_difference_of_unrelated_means_is_welchs():
     assert found.p_value() == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def test_the_mean_of_independent_means():
-    found = independent_mean([Estimate(1.0, 0.3, 4, 5), Estimate(2.0, 0.4, 4, 5)])
-    assert (found.mean, found.error) == pytest.approx((1.5, 0.25))
+def test_effects_of_runs_cancel_in_contrasts():
+    """Pairs within either side, and runs with themselves, agree by 0.1 more than runs across the sides."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 5))
+    inside = [
+        (0.5, pairs_interval({(i, j): side[i] + side[j] + 0.02 * (i == 0) for i, j in pairs_of(5)}))
+        for side in (left, right)
+    ]
+    across = crossed_interval(
+        {(i, j): left[i] + right[j] - 0.1 for i, j in itertools.permutations(range(5), 2)}
+    )
+    found = contrast([*inside, (-1.0, across)])
+    assert found.mean == pytest.approx(0.1 + 0.02 * 4 / 10)
+    assert found.error < 0.01
+    itself = runs_interval({i: left[i] + right[i] for i in range(5)})
+    gain = contrast([(1.0, itself), (-1.0, across)])
+    assert (gain.mean, gain.error) == pytest.approx((0.1, 0.0), abs=1e-12)
+    assert contrast([(1.0, across), (-1.0, pairs_interval({(0, 1): 1.0}))]) is None
+    assert contrast([(1.0, across), (-1.0, runs_interval({7: 1.0, 8: 2.0, 9: 1.0}))]) is None
 
 
 def test_shifts_and_signs():
@@ -176,16 +199,63 @@ def test_intervals_of_means_over_runs_cover(runs):
     assert 0.93 <= cover_runs(runs, studies=FEW) <= 0.98
 
 
+SLACK = 0.008  # two standard errors of the simulation
+
+
 @pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("runs", [4, 5, 10])
 def test_intervals_of_means_over_pairs_cover(runs, effects):
-    slack = 0.012 if runs == 3 else 0.008  # two standard errors of the simulation; see `_THREE_RUNS`
-    assert 0.93 - slack <= cover_pairs(runs, effects, studies=FEW) <= 0.98 + slack
+    assert 0.93 - SLACK <= cover_pairs(runs, effects, studies=FEW) <= 0.98 + SLACK
 
 
 @pytest.mark.parametrize("effects", EFFECTS)
-def test_intervals_of_crossed_runs_cover(effects):
-    assert 0.93 - 0.008 <= cover_crossed(5, effects, studies=FEW) <= 0.98 + 0.008
+@pytest.mark.parametrize(("runs", "studies", "slack"), [(3, 10_000, 0.003), (5, FEW, SLACK)])
+def test_intervals_of_crossed_runs_cover(runs, studies, slack, effects):
+    assert 0.93 - slack <= cover_crossed(runs, effects, studies=studies) <= 0.98 + slack
+
+
+@pytest.mark.parametrize("effects", EFFECTS)
+def test_intervals_of_two_runs_crossed_with_two_cover(effects):
+    assert 0.93 - SLACK <= cover_crossed(2, effects, itself=True, studies=FEW) <= 0.98 + SLACK
+    assert np.isnan(
+        crossed_interval({(0, 1): 1.0, (1, 0): 2.0}).low or np.nan
+    )  # two seeds, not with themselves
+
+
+def cover_three(ratio, runs, pairs):
+    """Exact coverage of the mean of three runs' pairs ± ratio * S, by the variance of runs and of pairs."""
+    error = ((4 * runs + pairs) / (3 * (runs + pairs))) ** 0.5  # of the mean, in units of S
+    return 1 - 2 * stats.t.sf(ratio / error, 2)
+
+
+def three_runs_ratio(values):
+    found = pairs_interval(dict(zip(pairs_of(3), values, strict=True)))
+    return (found.high - found.low) / 2 / np.std(values, ddof=1)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=3))
+def test_three_runs_have_an_interval_of_constant_width_in_units_of_the_deviation(values):
+    if np.std(values) > 1e-3:
+        assert three_runs_ratio(values) == pytest.approx(three_runs_ratio([0.0, 1.0, 3.0]))
+
+
+def test_exact_coverage_of_three_runs():
+    ratio = three_runs_ratio([0.0, 1.0, 3.0])
+    assert cover_three(ratio, runs=1, pairs=0) == pytest.approx(0.9312, abs=5e-5)
+    assert cover_three(ratio, runs=1, pairs=1) == pytest.approx(0.9553, abs=5e-5)
+    assert cover_three(ratio, runs=0, pairs=1) == pytest.approx(0.9814, abs=5e-5)
+    for effects, exact in (("runs", 0.9312), ("both", 0.9553), ("pairs", 0.9814)):
+        assert cover_pairs(3, effects, studies=FEW) == pytest.approx(exact, abs=0.015)
+
+
+def test_no_interval_of_three_runs_covers_between_93_and_98_percent_in_both_cases():
+    least = stats.t.isf(0.035, 2) * (4 / 3) ** 0.5  # the narrowest that covers 93 % if only runs vary
+    assert cover_three(least, runs=1, pairs=0) == pytest.approx(0.93)
+    assert cover_three(least, runs=0, pairs=1) == pytest.approx(0.9810, abs=5e-5)
+    widest = stats.t.isf(0.01, 2) / 3**0.5  # the widest that covers 98 % if only pairs vary
+    assert cover_three(widest, runs=0, pairs=1) == pytest.approx(0.98)
+    assert cover_three(widest, runs=1, pairs=0) == pytest.approx(0.9265, abs=5e-5)
+    assert widest < least < three_runs_ratio([0.0, 1.0, 3.0])
 
 
 @pytest.mark.parametrize("runs", [3, 5])
@@ -193,3 +263,8 @@ def test_intervals_of_crossed_runs_cover(effects):
 def test_equal_methods_are_seldom_told_apart(runs, over):
     assert tell_apart(runs, over, rivals=1, studies=FEW) <= 0.05 + 0.01
     assert tell_apart(runs, over, rivals=4, studies=FEW // 2) <= 0.05 + 0.016
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+def test_equal_agreement_within_and_across_sides_is_seldom_told_apart(runs):
+    assert tell_sides_apart(runs, studies=FEW // 2) <= 0.05 + 0.016

@@ -53,7 +53,9 @@ def test_the_chance_level_stands_in_the_columns_that_have_one(experiment):
     ((name, texts),) = grid.chance
     assert name == "chance level"
     levels = dict(zip((column.key for column in grid.columns), texts, strict=True))
-    assert (levels["stability_pairs"], levels["orderedness_truth"], levels["mse"]) == ("0.312", "0.000", "")
+    assert levels["stability_pairs"] == "0.312"
+    assert levels["orderedness_truth"] == "0.000 ± 0.101"  # of 100 matched pairs
+    assert levels["mse"] == ""
     assert lay_out(table(0.1, 0.2)).chance == ()
 
 

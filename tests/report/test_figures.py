@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osae.measures import Measure, added
-from osae.report import figures
+from osae.report import figures, plots
 from osae.results import Interval
 from osae.results.experiment import MethodRow, PublishedRow, Section
 
@@ -102,6 +102,20 @@ def test_lines_by_prefix_with_and_without_bands_and_chance(tmp_path):
     figures.lines_by_prefix(curves, tmp_path / "with.png", chance=chance)
     figures.lines_by_prefix(curves, tmp_path / "without.png")
     assert pixels(tmp_path / "with.png").shape == pixels(tmp_path / "without.png").shape
+
+
+def test_the_spread_by_chance_is_drawn_as_a_band(tmp_path):
+    prefix, zero = (16, 64), (0.0, 0.0)
+    spread = {"prefix": prefix, "mean": zero, "low": (-0.26, -0.13), "high": (0.26, 0.13)}
+    curves = {"orderedness": {"osae": {"prefix": prefix, "mean": (0.5, 0.6)}}}
+    figures.lines_by_prefix(curves, tmp_path / "band.png", chance={"orderedness": spread})
+    bare = {"orderedness": {"prefix": prefix, "mean": zero}}
+    figures.lines_by_prefix(curves, tmp_path / "line.png", chance=bare)
+    band, line = (pixels(tmp_path / f"{name}.png") for name in ("band", "line"))
+    assert band.shape == line.shape
+    assert (band != line).any(-1).mean() > 0.01
+    (panel,) = plots.plot_prefixes(curves, title="", chance={"orderedness": spread}).panels
+    assert (panel.lines[-1].low, panel.lines[-1].high) == (spread["low"], spread["high"])
 
 
 def test_lines_by_prefix_leave_out_what_was_not_measured(tmp_path):

@@ -100,6 +100,21 @@ def count_outcomes(tested: Sequence[Tested], noun: str) -> str:
     return f"True in {counts[TRUE]} of {count(total, noun)}, {rest}."
 
 
+def quote_margins(tested: Sequence[Tested]) -> str:
+    """Return by how much each statement is true, with its interval; negative if it is false.
+
+    Of several dependent quantities, such as nested prefixes, the weakest is quoted.
+    """
+    known = [one for one in tested if one.mean is not None and one.low is not None and one.high is not None]
+    if not known:
+        return ""
+    said = [
+        f"{one.about}{f', {one.part}' if one.part else ''} {one.mean:+.3f} [{one.low:.3f}, {one.high:.3f}]"
+        for one in known
+    ]
+    return f" {'Margin' if len(said) == 1 else 'Margins'}: {'; '.join(said)}."
+
+
 def judge_result(result: ExperimentResult) -> tuple[Claim, ...]:
     """Return every claim about the experiment with its finding and verdict, from the numbers alone."""
     if isinstance(result, LMResult):

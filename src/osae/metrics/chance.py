@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from osae.arrays import Array, as_tensor
+from osae.measures import orderedness_spread
 from osae.metrics.assignment import match_atoms
 from osae.metrics.matching import check_dictionary, unit_rows
 
@@ -100,7 +101,7 @@ def chance_level(
         stability=float(levels.mean()),
         stability_std=float(levels.std()) if draws > 1 else float("nan"),
         orderedness=0.0 if pairs > 1 else 1.0,
-        orderedness_std=(pairs - 1) ** -0.5 if pairs > 1 else 0.0,
+        orderedness_std=orderedness_spread(pairs),
         draws=draws,
     )
 

@@ -17,11 +17,13 @@ so F = MS_a / MS_e shows whether runs differ. If they do, leaving out one run at
 the error, 4 MS_a / (S(S-2)) with S-1 degrees of freedom; if they do not, the pairs are independent, and the
 error is their pooled variance over P, with P-1. Between F = 0.7 and 1.3 the two are blended, since a switch
 would make the interval jump. Three runs cannot distinguish the two cases (see `_THREE_RUNS`); two runs make
-one pair, which has no interval. Runs on two sides have y_ij = mu + a_i + b_j + e_ij, each with its own F.
+one pair, which has no interval. Runs on two sides have y_ij = mu + a_i + b_j + e_ij, each with its own F,
+blended between 1 and 2.
 
 See `docs/statistics.md` for the coverage of these intervals in simulations.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -32,10 +34,13 @@ from osae.results.base import Interval, Over
 
 LEVEL = 0.95
 
-# The three pairs of three runs cannot distinguish s_a from s_e: an interval that covers 95 % of the time when
-# runs differ covers 99 % when only pairs do. This factor on its width makes it 93 % and 98 %.
+# The three pairs of three runs cannot distinguish s_a from s_e: an interval that covers 95.0 % of the time if
+# runs differ covers 98.7 % if only pairs do. This factor on its width makes it 93.1 % and 98.1 %; one for
+# 98.0 % in the second case would make it 92.7 % in the first (docs/statistics.md).
 _THREE_RUNS = 0.84
 _RAMP = (0.7, 1.3)  # ratios of mean squares between which runs start to count
+_RAMP_CROSSED = (1.0, 2.0)  # the same with two sides, either of which may seem to vary by chance
+_THREE_CROSSED = 0.95  # on the width if a single degree of freedom is left for pairs: three runs, or two
 
 
 @dataclass(frozen=True)
@@ -112,16 +117,16 @@ def estimate_pairs(matrix: np.ndarray) -> Estimate | None:
     if runs == 3:
         return Estimate(mean, _THREE_RUNS * left_out, 2, runs, left_out)
     count = len(values)
-    share = _ramp(between / (runs - 1), within / (count - runs))
+    share = _ramp(between / (runs - 1), within / (count - runs), _RAMP)
     pooled = float(values.var(ddof=1)) / count
     error = (share * left_out**2 + (1 - share) * pooled) ** 0.5
     freedom = 1 / (share / (runs - 1) + (1 - share) / (count - 1))
     return Estimate(mean, error, freedom, runs, left_out)
 
 
-def _ramp(between: float, within: float) -> float:
+def _ramp(between: float, within: float, ends: tuple[float, float]) -> float:
     """Return how much runs count, from 0 to 1, by the ratio of the mean squares."""
-    low, high = _RAMP
+    low, high = ends
     if between <= low * within:
         return 0.0
     return 1.0 if between >= high * within else (between / within - low) / (high - low)
@@ -159,12 +164,13 @@ def estimate_crossed(matrix: np.ndarray) -> Estimate | None:
         (count / len(effects) * float(np.square(effects).sum()) / (len(effects) - 1), len(effects) - 1)
         for effects in (rows, columns)
     ]
-    shares = [_ramp(square, within) for square, _ in sides]
+    shares = [_ramp(square, within, _RAMP_CROSSED) for square, _ in sides]
     pooled = float(matrix[present].var(ddof=1))
     parts = [(share * square / count, free) for share, (square, free) in zip(shares, sides, strict=True)]
     parts.append(((1 - shares[0]) * (1 - shares[1]) * pooled / count, count - 1))
     cautious = (max(sum(square for square, _ in sides), pooled) / count) ** 0.5
-    return _satterthwaite(mean, parts, min(a, b), cautious)
+    found = _satterthwaite(mean, parts, min(a, b), cautious)
+    return found if free_e > 1 else replace(found, error=_THREE_CROSSED * found.error)
 
 
 def _satterthwaite(
@@ -206,6 +212,11 @@ def pairs_interval(values: Mapping[tuple[int, int], float]) -> Interval:
 def crossed_interval(values: Mapping[tuple[int, int], float]) -> Interval:
     """Return the mean over pairs of a run of A with a run of B, with its interval and the values."""
     return _interval("crossed", values)
+
+
+def make_interval(over: Over, values: Mapping[str, float]) -> Interval:
+    """Return the mean with its interval, given the values that an interval keeps, by "3" or "0-3"."""
+    return _interval(over, _seeds_of(values))
 
 
 def _interval(over: Over, values: Mapping[tuple[int, ...], float]) -> Interval:
@@ -268,6 +279,27 @@ def difference(a: Interval, b: Interval) -> Estimate | None:
     return None if one is None or other is None else independent_difference(one, other)
 
 
+def contrast(parts: Sequence[tuple[float, Interval]]) -> Estimate | None:
+    """Return a weighted sum of means over the same seeds, computed for each pair of seeds.
+
+    Effects of a run that cancel in the sum do not count as its error. A value of a run belongs to its pairs
+    in equal shares; runs crossed with others form a pair in both directions. None if there is no error.
+    """
+    known = [(weight, _values_of_pairs(part)) for weight, part in parts]
+    common = set.intersection(*(set(values) for _, values in known))
+    sums = {pair: sum(weight * values[pair] for weight, values in known) for pair in sorted(common)}
+    return _estimate("pairs", sums) if sums else None
+
+
+def _values_of_pairs(interval: Interval) -> dict[tuple[int, ...], float]:
+    values = _values(interval)
+    if interval.over == "runs":
+        return {(a, b): (values[a,] + values[b,]) / 2 for (a,), (b,) in itertools.combinations(values, 2)}
+    if interval.over == "crossed":
+        return {(a, b): (x + values[b, a]) / 2 for (a, b), x in values.items() if a < b and (b, a) in values}
+    return values
+
+
 def independent_difference(a: Estimate, b: Estimate) -> Estimate:
     """Return how far one mean is above another, independent one (Welch)."""
     parts = [(a.error**2, a.freedom), (b.error**2, b.freedom)]
@@ -275,17 +307,13 @@ def independent_difference(a: Estimate, b: Estimate) -> Estimate:
     return _satterthwaite(a.mean - b.mean, parts, a.runs + b.runs - 1, cautious)
 
 
-def independent_mean(found: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates."""
-    parts = [((one.error / len(found)) ** 2, one.freedom) for one in found]
-    cautious = sum(max(one.cautious or 0.0, one.error) ** 2 for one in found) ** 0.5 / len(found)
-    mean = sum(one.mean for one in found) / len(found)
-    return _satterthwaite(mean, parts, sum(one.runs for one in found), cautious)
-
-
 def _values(interval: Interval) -> dict[tuple[int, ...], float]:
-    kept = interval.values or {}
-    return {tuple(map(int, key.split("-"))): value for key, value in kept.items()}
+    return _seeds_of(interval.values or {})
+
+
+def _seeds_of(values: Mapping[str, float]) -> dict[tuple[int, ...], float]:
+    """Return values by seeds instead of their names: (0, 3) for "0-3"."""
+    return {tuple(map(int, key.split("-"))): value for key, value in values.items()}
 
 
 class Decision(NamedTuple):

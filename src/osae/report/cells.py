@@ -151,9 +151,16 @@ def _chance_texts(table: Table, columns: Sequence[Measure]) -> tuple[tuple[str, 
     """Return the rows of chance levels, empty for columns without one; omit rows without any level."""
     lines = []
     for name, levels in table.chance.items():
-        texts = [column.text(levels[column.key]) if column.key in levels else "" for column in columns]
+        texts = [_level_text(column, levels.get(column.key)) for column in columns]
         lines += [(name, tuple(texts))] if any(texts) else []
     return tuple(lines)
+
+
+def _level_text(column: Measure, level: Interval | None) -> str:
+    if level is None:
+        return ""
+    spread = "" if level.std is None else f" ± {column.text(level.std)}"
+    return f"{column.text(level.mean)}{spread}"
 
 
 def _line(row: Row, columns: Sequence[Measure], best: Sequence[set[str]]) -> Line:

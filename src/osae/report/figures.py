@@ -303,7 +303,8 @@ def lines_by_prefix(
     """Draw one panel per measure: mean and 95 % interval against prefix length, a line per method.
 
     `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`, in which None
-    is a missing number; `chance[measure]` is a number, or has the lists `prefix` and `mean`.
+    is a missing number; `chance[measure]` is a number, or has the lists `prefix` and `mean`, and may have
+    `low` and `high`, one standard deviation away.
     """
     write_plot(plot_prefixes(curves, title=title, chance=chance), path)
     looks_of = looks(method for lines in curves.values() for method in lines)
@@ -370,6 +371,8 @@ def _draw_chance(axes: "Axes", level: Any, lengths: Sequence[float]) -> None:
         return
     if isinstance(level, Mapping):
         x, y = level["prefix"], level["mean"]
+        if level.get("low") is not None:
+            axes.fill_between(x, level["low"], level["high"], color=MUTED, alpha=0.12, linewidth=0)
     else:
         x, y = [lengths[0], lengths[-1]], [float(level)] * 2
     axes.plot(x, y, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1, label="chance level")

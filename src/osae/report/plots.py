@@ -192,7 +192,8 @@ def plot_prefixes(
     """Return a panel per measure: mean and 95 % interval against prefix length, a line per method.
 
     `curves[measure][method]` has the lists `prefix` and `mean`, and may have `low` and `high`;
-    `chance[measure]` is a number, or has the lists `prefix` and `mean`. The lines in `thin` are secondary.
+    `chance[measure]` is a number, or has the lists `prefix` and `mean`, and may have `low` and `high`, one
+    standard deviation away. The lines in `thin` are secondary.
     """
     styles = style_of(method for lines in curves.values() for method in lines)
     for name in styles.keys() & set(thin):
@@ -217,11 +218,10 @@ def _curve_line(name: str, line: Mapping[str, Any], style: Mapping[str, Any]) ->
 def _chance_line(level: Any, lengths: Sequence[float]) -> list[Line]:
     if level is None or not lengths:
         return []
+    style: dict[str, Any] = {"color": GREY, "dash": "dot"}
     if isinstance(level, Mapping):
-        x, y = level["prefix"], level["mean"]
-    else:
-        x, y = (lengths[0], lengths[-1]), (float(level),) * 2
-    return [Line("chance level", tuple(map(float, x)), tuple(y), color=GREY, dash="dot")]
+        return [_curve_line("chance level", level, style)]
+    return [Line("chance level", (float(lengths[0]), float(lengths[-1])), (float(level),) * 2, **style)]
 
 
 def _line_panel(entry: Measure, lines: Sequence[Line], **axes: Any) -> Panel:

@@ -69,7 +69,8 @@ def _draw(grid: Grid, count: int) -> "Table":
     for line in grid.foot:
         _add(table, line, count)
     for name, texts in grid.chance:
-        table.add_row(*(Text(text, style="dim italic") for text in (name, *texts[:count])))
+        lines = (text.replace(" ± ", "\n±") for text in texts[:count])  # the spread below the level
+        table.add_row(*(Text(text, style="dim italic") for text in (name, *lines)))
     return table
 
 

@@ -93,14 +93,14 @@ class Table:
 
     `columns` are keys of `osae.measures`; a column such as "stability_chance" contains the chance level of
     the measure next to it, row by row. `head` says what a row is. `chance` contains additional last rows with
-    chance levels, by name, if they are the same for all rows.
+    chance levels, by name, if they are the same for all rows; those of orderedness have a standard deviation.
     """
 
     title: str
     head: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    chance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    chance: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
     note: str = ""
 
     def measures(self) -> list[Measure]:

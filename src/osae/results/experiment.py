@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from osae.measures import ISOTROPIC, Listing, base_key, list_columns
+from osae.measures import ISOTROPIC, Listing, base_key, list_columns, orderedness_spread, prefix_of
 from osae.results.base import Interval, Record, Result, Row, Table, as_interval, count
 from osae.results.codec import doc, flat, optional
 
@@ -142,13 +142,16 @@ class ExperimentResult(Result):
 
     def tables(self) -> list[Table]:
         common = self.shown_columns()
+        units = {
+            section.title: (section.world or self.world).get("units", 0) for section in self.all_sections()
+        }
         return [
             Table(
                 title=f"{section.title or self.title}{more}",
                 head=section.head or "Method",
                 columns=columns,
                 rows=tuple(map(_table_row, section.rows)),
-                chance=_chance_lines(columns, section.chance or self.chance),
+                chance=_chance_lines(columns, section.chance or self.chance or {}, units[section.title]),
             )
             for section in self.all_sections()
             for columns, more in (
@@ -190,18 +193,29 @@ def _measured(rows: Sequence[MethodRow], listing: Listing) -> tuple[str, ...]:
     return list_columns(found, listing)
 
 
-def _chance_lines(columns: Sequence[str], chance: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
+def _chance_lines(
+    columns: Sequence[str], levels: Mapping[str, Any], units: int
+) -> dict[str, dict[str, Interval]]:
     """Return the chance level of each column that has one: its own, or its base measure's."""
-    levels = chance or {}
     lines = {
         "chance level": {key: levels.get(key, levels.get(base_key(key))) for key in columns},
         "isotropic": {key: levels.get(f"{base_key(key)}_{ISOTROPIC}") for key in columns},
     }
     known = {
-        name: {key: float(level) for key, level in line.items() if isinstance(level, int | float)}
+        name: {
+            key: Interval(float(level), _spread_by_chance(key, units))
+            for key, level in line.items()
+            if isinstance(level, int | float)
+        }
         for name, line in lines.items()
     }
     return {name: line for name, line in known.items() if line}
+
+
+def _spread_by_chance(key: str, units: int) -> float | None:
+    """Return the standard deviation of orderedness by chance; None for other measures."""
+    matched = prefix_of(key) or units
+    return orderedness_spread(matched) if base_key(key).endswith("orderedness") and matched > 1 else None
 
 
 def _lines(row: MethodRow) -> list[Record]:

@@ -5,14 +5,25 @@ import json
 
 import pytest
 
-from benchmarks.documentation.evidence import FOLDERS, judge_again, list_intervals, list_missing
+from benchmarks import ROOT
+from benchmarks.documentation.evidence import (
+    FOLDERS,
+    judge_again,
+    list_intervals,
+    list_missing,
+    renew_intervals,
+)
 from osae import results
-from osae.experiments.claims import judge_result
+from osae.experiments.claims import FAILS, HOLDS, PARTLY, UNDECIDED, UNTESTED, judge_result
 from osae.experiments.options import ENOUGH_SEEDS
 from osae.files import CHECKSUM
-from osae.metrics.statistics import crossed_interval, pairs_interval, runs_interval
+from osae.metrics.statistics import make_interval
 
-REMAKE = {"runs": runs_interval, "pairs": pairs_interval, "crossed": crossed_interval}
+KEYS = {
+    "runs": lambda seeds: itertools.combinations(seeds, 1),
+    "pairs": lambda seeds: itertools.combinations(seeds, 2),
+    "crossed": lambda seeds: itertools.permutations(seeds, 2),
+}
 RELEASE_0_1_0 = {"values of seeds", "recipes", "commit", "cost"}
 MISSING = {  # all other folders have everything; so must a new one
     "lm": RELEASE_0_1_0,
@@ -63,12 +74,8 @@ def test_kept_means_and_intervals_follow_from_the_values_of_every_seed(folder):
         if interval.values is None:
             assert "values of seeds" in MISSING[folder.name]
             continue
-        keys = seeds if interval.over == "runs" else ["-".join(p) for p in itertools.combinations(seeds, 2)]
-        assert list(interval.values) == keys, where
-        by_run = {tuple(map(int, key.split("-"))): value for key, value in interval.values.items()}
-        if interval.over == "runs":
-            by_run = {run: value for (run,), value in by_run.items()}
-        again = REMAKE[interval.over](by_run)
+        assert list(interval.values) == ["-".join(named) for named in KEYS[interval.over](seeds)], where
+        again = make_interval(interval.over, interval.values)
         spread = () if result.experiment == "lm" else ("std",)  # curves have intervals only
         for name in ("mean", *spread, "low", "high"):
             kept, found = getattr(interval, name), getattr(again, name)
@@ -80,6 +87,28 @@ def test_kept_means_and_intervals_follow_from_the_values_of_every_seed(folder):
 def test_kept_results_hold_recipes_commit_cost_and_the_values_of_every_seed(folder):
     missing = list_missing(results.read(folder / "results.json"))
     assert missing == MISSING.get(folder.name, set())
+
+
+def test_intervals_of_curves_are_computed_again_from_their_values():
+    data = json.loads((FOLDERS[0].parent / "lm-small" / "results.json").read_text())
+    curve = data["crossings"][0]["other_seed"]["stability"]
+    changed = json.loads(json.dumps(curve)) | {"low": [0.0] * len(curve["low"])}
+    assert renew_intervals({"crossings": [changed]})["crossings"][0]["low"] == pytest.approx(curve["low"])
+    changed["values"]["0-1"] = [1.0] * len(curve["mean"])
+    again = renew_intervals(changed)
+    assert again["mean"] > curve["mean"]
+    assert again["high"] > curve["high"]
+
+
+def test_verdicts_are_the_words_that_the_pages_explain():
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    table = page.split("| verdict | when |\n|---|---|\n")[1].split("\n\n")[0]
+    explained = {line.split("|")[1].strip() for line in table.splitlines()}
+    assert explained == {HOLDS, PARTLY, FAILS, UNDECIDED, UNTESTED}
+    evidence = " ".join((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").split())
+    assert all(f"**{word}**" in evidence for word in explained)
+    given = {claim.verdict for folder in FOLDERS for claim in results.read(folder / "results.json").claims}
+    assert given == explained
 
 
 def test_a_changed_number_changes_the_verdict(tmp_path):

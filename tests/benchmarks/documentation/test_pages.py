@@ -41,6 +41,8 @@ def test_columns_and_rows_can_be_chosen():
         "| `x` | 2 \\| 3 |",
     ]
     assert list(pages.select_cells(TABLE, None, ["y"]))[2:] == [TABLE[3]]
+    claims = [*TABLE[:2], "| All of it, or none. | 1 | 2 |", "| Nothing. | 3 | 4 |"]
+    assert list(pages.select_cells(claims, None, ["All of it…"]))[2:] == claims[2:3]
 
 
 def test_a_new_measure_is_found_in_the_documentation():

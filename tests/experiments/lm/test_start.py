@@ -50,6 +50,14 @@ def test_every_rate_has_a_table_with_auxk_and_one_without(done):
         assert row.recipe["start"]["kind"] == "FromNoise"
 
 
+def test_every_table_has_the_chance_level_of_its_atoms(done):
+    for section, table in zip(done[0].sections, done[0].tables(), strict=True):
+        level = table.chance["chance level"]
+        assert level["stability_texts"].mean == section.chance["stability"] > 0
+        assert level["orderedness_start"].std == pytest.approx(23**-0.5)  # of 24 matched pairs
+        assert table.chance["isotropic"]["stability_start"].mean < 1
+
+
 def test_saes_that_hardly_move_stay_like_their_start_and_alike(done):
     slow, fast = (done[0].sections[i].rows[0] for i in (0, 2))
     for key in ("orderedness_texts", "stability_texts", "orderedness_start", "stability_start"):
@@ -101,7 +109,10 @@ def table(title, rate, texts, start, late):
     measures = {"orderedness_texts": texts, "stability_texts": texts - 0.15, "orderedness_start": start}
     measures |= {"stability_start": 0.5, "unused_8": 0.1, "unused_64": late}
     row = MethodRow("osae-paper", measures={key: interval(value) for key, value in measures.items()})
-    return Section(title, (row,), x=rate)
+    rival = replace(
+        row, method="matryoshka-random", measures=row.measures | {"orderedness_start": interval(0.8)}
+    )
+    return Section(title, (row, rival), x=rate)
 
 
 def study(better):
@@ -119,8 +130,8 @@ def study(better):
 
 
 def test_claims_hold_where_units_stay_and_fail_where_it_is_the_reverse():
-    assert [claim.verdict for claim in judge_result(study(better=True))] == [HOLDS] * 5
-    assert [claim.verdict for claim in judge_result(study(better=False))] == [FAILS] * 5
+    assert [claim.verdict for claim in judge_result(study(better=True))] == [HOLDS] * 6
+    assert [claim.verdict for claim in judge_result(study(better=False))] == [FAILS] * 6
 
 
 def test_a_claim_for_all_rates_holds_in_part_if_it_does_at_one_of_them():

@@ -12,10 +12,12 @@ from osae.experiments.methods import SORTED_BY_ENERGY, SORTED_BY_GAIN, TABLE_MET
 from osae.experiments.worlds import training
 from osae.experiments.worlds.ablate import ablations
 from osae.experiments.worlds.figures import draw_sweep
+from osae.experiments.worlds.measuring import SHIFTS, measure_chance
 from osae.experiments.worlds.schedules import drop_schedules
 from osae.experiments.worlds.trials import list_trials, read_record, tuned_recipe
 from osae.experiments.worlds.zipf import zipf_recipes
-from osae.recipes import WORLD_RECIPES, Task
+from osae.model import SAE
+from osae.recipes import WORLD_RECIPES, Task, world_recipe
 from osae.report import figures as report_figures
 from osae.report import write_experiment
 from osae.results.experiment import MethodRow, Section
@@ -42,11 +44,23 @@ def run(name, out, **choices):
 
 def test_pca_world_gives_principal_directions_in_order(tmp_path):
     result = run("pca", tmp_path)
+    assert result.chance["least_cosine"] < 0.05 < result.chance["cosine_in_place"] < 0.3  # 20 dimensions
     ordered, plain = result.rows
     assert [figure.file for figure in result.figures] == ["figures/directions.png"]
     assert ordered.interval("least_cosine").ends()[0] >= 0.99
     assert plain.mean("least_cosine") < 0.9
     assert ordered.mean("mse") == pytest.approx(ordered.mean("least_possible_mse"), rel=0.02)
+
+
+def test_activations_have_a_chance_level_in_stability_and_in_order():
+    """Once it is shifted against itself, even the truth agrees far less with itself, and not in order."""
+    world = SparseWorld(16, 20, 2, zipf=0.0, samples=4000)
+    recipe = world_recipe("topk", Task(16, 20, 2, samples=4000))
+    truth = SAE(recipe.sae, atoms=world.dictionary())
+    levels = measure_chance([training.Group("truth", recipe, {0: truth, 1: truth})], world)
+    assert levels["stream_stability"] < 0.1
+    assert abs(levels["stream_orderedness"]) < 3 * levels["orderedness_std"] / SHIFTS**0.5
+    assert levels["orderedness_std"] == pytest.approx(19**-0.5)
 
 
 def test_order_is_by_energy_where_frequency_disagrees(tmp_path):

@@ -13,6 +13,7 @@ from osae.config import from_json
 from osae.data.worlds import SparseWorld
 from osae.experiments import EXPERIMENTS
 from osae.experiments.claims import FAILS, HOLDS, PARTLY, judge_result
+from osae.experiments.worlds import hard
 from osae.experiments.worlds.identifiability import LEMMA_WORLD, WORLDS, world_identifiability
 from osae.experiments.worlds.lemma import WEIGHTS, descend_from_truth, draw_kind
 from osae.experiments.worlds.theory_claims import (
@@ -146,7 +147,10 @@ def kept_worlds(name):
     return [from_json(world) for world in sections or [data["world"]]]
 
 
-@pytest.mark.parametrize("experiment", ["toy", "sizes", "zipf", "pca", "energy", "ablate", "schedules"])
+KEPT_WORLDS = ("toy", "budgets", "sizes", "zipf", "pca", "energy", "ablate", "schedules")
+
+
+@pytest.mark.parametrize("experiment", KEPT_WORLDS)
 def test_every_world_of_the_experiments_is_in_the_table(experiment):
     listed = [world for name, world in WORLDS.items() if experiment in name]
     for world in kept_worlds(experiment):
@@ -154,6 +158,13 @@ def test_every_world_of_the_experiments_is_in_the_table(experiment):
             np.testing.assert_array_equal(world.dictionary(), replace(world, zipf=3.0).dictionary())
             world = replace(world, zipf=listed[0].zipf)
         assert world in listed
+
+
+@pytest.mark.parametrize("name", hard.WORLDS)
+def test_every_hard_world_has_the_atoms_of_one_in_the_table(name):
+    atoms = hard.WORLDS[name].dictionary()
+    listed = [world.dictionary() for title, world in WORLDS.items() if title.startswith("hard")]
+    assert any(one.shape == atoms.shape and (one == atoms).all() for one in listed)
 
 
 @pytest.mark.parametrize("world", [SparseWorld(units=10, active=2), LEMMA_WORLD])

@@ -88,5 +88,10 @@ def within_first_group(curve: Curve, result: LMResult) -> list[int]:
 
 def since_first_group(curve: Curve, result: LMResult) -> list[int]:
     """Return the indices of the prefixes from the first group on."""
-    first = first_group(result)
-    return [i for i, length in enumerate(curve.prefix) if length >= first]
+    return since_group(curve, result, 0)
+
+
+def since_group(curve: Curve, result: LMResult, group: int) -> list[int]:
+    """Return the indices of the prefixes that contain a group of Matryoshka's; groups count from 0."""
+    end = group_ends(result.world["units"], result.groups)[group]
+    return [i for i, length in enumerate(curve.prefix) if length >= end]

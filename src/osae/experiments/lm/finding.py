@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from osae.experiments.claims import Statement, shift, within
-from osae.experiments.lm.cases import Case, Compared, places_with, since_first_group, within_first_group
-from osae.metrics.statistics import (
-    Estimate,
-    difference,
-    estimate,
-    independent_difference,
-    independent_mean,
+from osae.experiments.lm.cases import (
+    Case,
+    Compared,
+    places_with,
+    since_first_group,
+    since_group,
+    within_first_group,
 )
+from osae.metrics.statistics import Estimate, contrast, difference, estimate
 from osae.results.base import Interval, Number, as_interval
 from osae.results.experiment import MethodRow
 from osae.results.lm import Crossing, Curve, LMResult, Moment, Progression
@@ -28,6 +29,18 @@ def find_near_zero(claim: Compared, result: LMResult) -> Iterator[Case]:
                 words = f"{measure} {curve.mean[i]:.3f} at {curve.prefix[i]} units ({place})"
                 parts = within(estimate(curve.at(i)), -limit, limit)
                 yield Case(place.start, (Statement(f"{measure}, {place}", parts),), words)
+
+
+def find_jump(claim: Compared, result: LMResult) -> Iterator[Case]:
+    """Yield whether the measure of every prefix from the second group on is above that of the first group."""
+    (measure,) = claim.measures
+    for place, by_method in places_with(claim, result):
+        curve = by_method[claim.method][measure]
+        later = since_group(curve, result, 1)
+        for i in within_first_group(curve, result) if later else ():
+            parts = {f"{curve.prefix[j]} units": difference(curve.at(j), curve.at(i)) for j in later}
+            course = ", ".join(f"{curve.mean[j]:.3f} at {curve.prefix[j]}" for j in (i, *later))
+            yield Case(place.start, (Statement(str(place), parts),), f"{course} units ({place})")
 
 
 def find_falling(claim: Compared, result: LMResult) -> Iterator[Case]:
@@ -118,28 +131,22 @@ def _find_in_tables(
 
 
 def find_cost(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether the loss from one text to two lies between the thresholds, at each prefix."""
+    """Yield whether the loss from one text to two lies between the thresholds, at every prefix."""
     for one in [crossing for crossing in result.crossings if crossing.method == claim.method]:
         found = [(place, by_method[claim.method]) for place, by_method in places_with(claim, result)]
         same = [curves for place, curves in found if place.start == one.start]
         for measure in claim.measures if same else ():
-            across, statements, said = one.other_seed[measure], [], []
+            across, parts, said = one.other_seed[measure], {}, []
             for i in since_first_group(across, result):
                 mean = sum(curves[measure].mean[i] for curves in same) / len(same) - across.mean[i]
-                about = f"{measure} at {across.prefix[i]} units, start from {one.start}"
-                cost = _cost([curves[measure].at(i) for curves in same], across.at(i))
-                statements.append(Statement(about, within(cost, *claim.thresholds)))
+                inside = [(1 / len(same), curves[measure].at(i)) for curves in same]
+                cost = contrast([*inside, (-1.0, across.at(i))])
+                for side, part in within(cost, *claim.thresholds).items():
+                    parts[f"{across.prefix[i]} units, {side}"] = part
                 said.append(f"{mean:.3f} at {across.prefix[i]}")
-            yield Case(one.start, tuple(statements), f"{measure} {', '.join(said)} (start from {one.start})")
-
-
-def _cost(same: Sequence[Interval], across: Interval) -> Estimate | None:
-    """Return how far the mean agreement within places exceeds the agreement across them."""
-    inside, outside = [estimate(one) for one in same], estimate(across)
-    known = [one for one in inside if one is not None]
-    if len(known) < len(same) or outside is None:
-        return None
-    return independent_difference(independent_mean(known), outside)
+            about = f"{measure}, start from {one.start}"
+            words = f"{measure} {', '.join(said)} (start from {one.start})"
+            yield Case(one.start, (Statement(about, parts),), words)
 
 
 def _pair_across(claim: Compared, result: LMResult) -> Iterator[tuple[str, Curve, Curve]]:
@@ -182,7 +189,7 @@ def find_alike(claim: Compared, result: LMResult) -> Iterator[Case]:
             for measure in claim.measures:
                 one, other = (curves[method][measure] for curves in texts)
                 lengths = since_first_group(one, result)
-                gaps = {one.prefix[i]: _gap(one.at(i), other.at(i)) for i in lengths}
+                gaps = {one.prefix[i]: difference(one.at(i), other.at(i)) for i in lengths}
                 parts = {
                     f"{length} units, {side}": part
                     for length, gap in gaps.items()
@@ -194,12 +201,6 @@ def find_alike(claim: Compared, result: LMResult) -> Iterator[Case]:
                     f"{one.prefix[at]} units (start from {start})"
                 )
                 yield Case(start, (Statement(f"{measure}, {method}, {start}", parts),), words)
-
-
-def _gap(one: Interval, other: Interval) -> Estimate | None:
-    """Return the difference of two agreements on different texts."""
-    found = estimate(one), estimate(other)
-    return None if found[0] is None or found[1] is None else independent_difference(found[0], found[1])
 
 
 # --- checkpoints of similar loss --------------------------------------------------------------------
@@ -267,27 +268,51 @@ def find_same_seed(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 def find_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
     """Yield whether using the same seed adds more to the agreement across texts than for the rival."""
+    return _find_seed_gain(claim, result, lambda curve: [len(curve.prefix) - 1])
+
+
+def find_early_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
+    """Yield the same within the first group."""
+    return _find_seed_gain(claim, result, lambda curve: within_first_group(curve, result))
+
+
+def _find_seed_gain(
+    claim: Compared, result: LMResult, choose: Callable[[Curve], Sequence[int]]
+) -> Iterator[Case]:
+    """Yield the gains of the method and of its rival at the chosen lengths."""
     (rival,) = claim.rivals
     for start in dict.fromkeys(one.start for one in result.crossings):
         by_method = result.crossings_from(start)
         if not claim.methods <= set(by_method):
             continue
+        mine, other = by_method[claim.method], by_method[rival]
         statements, said = [], []
         for measure in claim.measures:
-            ours, theirs = (_seed_gain(by_method[name], measure) for name in (claim.method, rival))
-            gains = [
-                by_method[name].same_seed[measure].mean[-1] - by_method[name].other_seed[measure].mean[-1]
-                for name in (claim.method, rival)
-            ]
-            both = None if ours is None or theirs is None else independent_difference(ours, theirs)
-            statements.append(Statement(f"{measure}, start from {start}", {"": both}))
-            said.append(f"{measure} {gains[0]:+.3f} against {gains[1]:+.3f}")
-        yield Case(start, tuple(statements), ", ".join(said))
+            for i in choose(mine.same_seed[measure]):
+                gains = [
+                    one.same_seed[measure].mean[i] - one.other_seed[measure].mean[i] for one in (mine, other)
+                ]
+                statements.append(
+                    Statement(f"{measure}, start from {start}", {"": _gain_lead(mine, other, measure, i)})
+                )
+                said.append(f"{measure} {gains[0]:+.3f} against {gains[1]:+.3f}")
+        if statements:
+            yield Case(start, tuple(statements), ", ".join(said))
 
 
-def _seed_gain(crossing: Crossing, measure: str) -> Estimate | None:
-    """Return how much using the same seed adds to the agreement of whole dictionaries across texts."""
-    return difference(crossing.same_seed[measure].at(-1), crossing.other_seed[measure].at(-1))
+def _gain_lead(mine: Crossing, other: Crossing, measure: str, i: int) -> Estimate | None:
+    """Return how much more using the same seed adds to the agreement across texts than for another method."""
+    return contrast(
+        [
+            (sign, curves[measure].at(i))
+            for sign, curves in (
+                (1.0, mine.same_seed),
+                (-1.0, mine.other_seed),
+                (-1.0, other.same_seed),
+                (1.0, other.other_seed),
+            )
+        ]
+    )
 
 
 # --- during training --------------------------------------------------------------------------------
@@ -305,6 +330,17 @@ def find_own_start(claim: Compared, result: LMResult) -> Iterator[Case]:
             yield Case(one.place.start, mine, words)
 
 
+def find_own_start_lead(claim: Compared, result: LMResult) -> Iterator[Case]:
+    """Yield whether the whole dictionary stays closer to its start than that of the rival."""
+    (measure,), (rival,) = claim.measures, claim.rivals
+    found = {(one.place, one.method): one.curves[measure].at(-1) for one in result.own_starts}
+    for place in dict.fromkeys(place for place, _ in found):
+        ours, theirs = found.get((place, claim.method)), found.get((place, rival))
+        if ours is not None and theirs is not None:
+            words = f"{measure} {ours.mean:.3f} against {theirs.mean:.3f} ({place.text})"
+            yield Case(place.start, (Statement(str(place), {"": difference(ours, theirs)}),), words)
+
+
 def find_growing(claim: Compared, result: LMResult) -> Iterator[Case]:
     """Yield whether seeds agree more at the end of training than at the first moment after its start."""
     for one in result.progressions:
@@ -319,7 +355,7 @@ def find_growing(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def find_exchange(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether some early prefix agrees less at the end than at its best, while all units agree more."""
+    """Yield whether the first group agrees less at the end than at first, while all units agree more."""
     for one in result.progressions:
         moments = [moment for moment in one.moments if moment.tokens > 0]
         if one.method not in claim.methods or len(moments) < 2:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from osae import metrics, passes
 from osae.config import to_json
+from osae.experiments.chance import chance_levels
 from osae.experiments.claims import LM_START, add_claims
 from osae.experiments.jobs import Job, train_all
 from osae.experiments.lm.experiment import describe_plan, prepare_texts
@@ -102,7 +103,7 @@ def _train_all(plan: Plan, conditions: list[Condition], progress: Progress) -> N
 def _measure_condition(plan: Plan, condition: Condition) -> Section:
     """Return the table of one rate, with or without AuxK."""
     held_out = {text: shards.test_rows() for text, shards in plan.texts.items()}
-    rows = []
+    rows, decoders = [], []
     for method in plan.methods:
         by_text = {
             text: [
@@ -119,7 +120,8 @@ def _measure_condition(plan: Plan, condition: Condition) -> Section:
             if job.recipe.name == method
         )
         rows.append(MethodRow(method, recipe=to_json(recipe), measures=_measure(by_text, held_out, plan)))
-    return Section(condition.title, tuple(rows), x=condition.rate)
+        decoders += [saes[0][1].decoder for saes in by_text.values()]
+    return Section(condition.title, tuple(rows), chance=chance_levels(decoders), x=condition.rate)
 
 
 def _measure(

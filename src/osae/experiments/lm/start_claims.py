@@ -4,8 +4,16 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from osae.experiments.claims import UNTESTED, Statement, count_outcomes, judge, shift, weigh_statements
-from osae.experiments.methods import OSAE_PAPER
+from osae.experiments.claims import (
+    UNTESTED,
+    Statement,
+    count_outcomes,
+    judge,
+    quote_margins,
+    shift,
+    weigh_statements,
+)
+from osae.experiments.methods import MATRYOSHKA_RANDOM, OSAE_PAPER
 from osae.metrics.statistics import difference, estimate
 from osae.results.experiment import Claim, ExperimentResult, MethodRow
 
@@ -36,11 +44,11 @@ Rows = dict[Condition, MethodRow]  # of one method
 
 @dataclass(frozen=True)
 class StartClaim:
-    """A claim, and a function that finds its statements in the rows of one method."""
+    """A claim, and a function that finds its statements in the rows of each of its methods."""
 
     text: str
-    find: Callable[[Rows], Found]
-    method: str = OSAE_PAPER
+    find: Callable[..., Found]
+    methods: tuple[str, ...] = (OSAE_PAPER,)
 
 
 def judge_start(result: ExperimentResult) -> tuple[Claim, ...]:
@@ -49,12 +57,13 @@ def judge_start(result: ExperimentResult) -> tuple[Claim, ...]:
 
 
 def _judge(claim: StartClaim, result: ExperimentResult) -> Claim:
-    found = list(claim.find(_rows_of(claim.method, result)))
+    found = list(claim.find(*(_rows_of(method, result) for method in claim.methods)))
     if not found:
-        return Claim(claim.text, UNTESTED, f"`{claim.method}` was not trained in enough ways.")
+        return Claim(claim.text, UNTESTED, f"not trained in enough ways: {', '.join(claim.methods)}.")
     tested = weigh_statements([statement for statement, _ in found])
     words = "; ".join(words for _, words in found)
-    return Claim(claim.text, judge(tested), f"{words}. {count_outcomes(tested, 'comparison')}", tested)
+    found = f"{words}. {count_outcomes(tested, 'comparison')}{quote_margins(tested)}"
+    return Claim(claim.text, judge(tested), found, tested)
 
 
 def _rows_of(method: str, result: ExperimentResult) -> Rows:
@@ -88,6 +97,15 @@ def find_own_start(rows: Rows) -> Found:
         order, stable = row.interval("orderedness_start"), row.interval("stability_start")
         words = f"{title}: orderedness {order.mean:.3f}, stability {stable.mean:.3f}"
         yield Statement(title, {"": shift(estimate(order), -NEAR_ONE)}), words
+
+
+def find_own_start_lead(rows: Rows, rival: Rows) -> Found:
+    """Yield whether SAEs keep more of the order of their start than those of a rival."""
+    for condition, row in rows.items():
+        if other := rival.get(condition):
+            mine, theirs = (one.interval("orderedness_start") for one in (row, other))
+            words = f"{condition.title}: {mine.mean:.3f} against {theirs.mean:.3f}"
+            yield Statement(condition.title, {"": difference(mine, theirs)}), words
 
 
 def find_late_unused(rows: Rows) -> Found:
@@ -132,6 +150,12 @@ CLAIMS = (
         "The late units of O-SAE hardly leave their start: the whole dictionary keeps its order (here: at "
         f"least {NEAR_ONE}), whatever the rate.",
         find_own_start,
+    ),
+    StartClaim(
+        "The whole dictionary of O-SAE keeps more of the order of its start than that of random Matryoshka, "
+        "whatever the rate.",
+        find_own_start_lead,
+        (OSAE_PAPER, MATRYOSHKA_RANDOM),
     ),
     StartClaim(
         "Fewer late units than early ones of O-SAE are used (the paper's explanation).", find_late_unused

@@ -11,6 +11,7 @@ from osae import metrics
 from osae.config import to_json
 from osae.data.worlds import Samples, SparseWorld, World
 from osae.devices import single_thread
+from osae.experiments.chance import chance_levels
 from osae.experiments.published import TABLE_1
 from osae.experiments.worlds.training import Group
 from osae.metrics.statistics import pairs_interval, runs_interval
@@ -19,6 +20,7 @@ from osae.results.base import Interval
 from osae.results.experiment import MethodRow
 
 EVALUATION_ROWS = 20_000
+SHIFTS = 8  # of activations, for their chance level
 
 
 @dataclass(frozen=True)
@@ -106,32 +108,34 @@ def _against_each_other(a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) ->
 
 
 @torch.no_grad()
-def chance_levels(groups: Sequence[Group], *, absolute: bool = False) -> dict[str, float]:
-    """Return the scores of unrelated dictionaries: isotropic, and with these atoms' mean and covariance."""
-    decoders = [sae.decoder.detach() for group in groups for sae in group.saes.values()]
-    units, width = decoders[0].shape
-    like = metrics.fit_atoms(*decoders)
-    fitted, isotropic = (
-        metrics.chance_level(units, units, width, like=kind, absolute=absolute) for kind in (like, None)
-    )
-    levels = {"stability": fitted.stability, "orderedness": fitted.orderedness}
-    return levels | {"stability_isotropic": isotropic.stability}
-
-
-@torch.no_grad()
 def stream_chance(groups: Sequence[Group], x: Tensor) -> dict[str, float]:
-    """Return how well activations agree after those of one seed are shifted by half of the samples.
+    """Return how well activations agree after those of one seed are shifted against the other's.
 
-    The result is the mean over methods, using the first two seeds of each.
+    Each result is the mean over methods, using the first two seeds of each, and over several shifts. Units
+    that fire as often as each other remain a little more similar, so the orderedness of methods with an order
+    is above zero.
     """
-    levels = []
+    found = []
     for group in groups:
         if len(group.saes) > 1:
             one, other = (sae.encode_dense(x) for sae in list(group.saes.values())[:2])
-            levels.append(metrics.stream_stability(one, other.roll(len(x) // 2, 0)))
-    return {"stream_stability": sum(levels) / len(levels)} if levels else {}
+            for shift in range(1, SHIFTS + 1):
+                moved = other.roll(len(x) * shift // (SHIFTS + 1), 0)
+                similarity = metrics.activation_similarity(one, moved)
+                found.append(metrics.consistency_from(metrics.match(similarity)))
+    if not found:
+        return {}
+    return {
+        "stream_stability": sum(one.stability for one in found) / len(found),
+        "stream_orderedness": sum(one.orderedness for one in found) / len(found),
+    }
+
+
+def list_decoders(groups: Sequence[Group]) -> list[Tensor]:
+    """Return the decoders of all SAEs."""
+    return [sae.decoder for group in groups for sae in group.saes.values()]
 
 
 def measure_chance(groups: Sequence[Group], world: World) -> dict[str, float]:
     """Return the chance levels of atoms and of activations."""
-    return chance_levels(groups) | stream_chance(groups, world.draw("test", EVALUATION_ROWS).x)
+    return chance_levels(list_decoders(groups)) | stream_chance(groups, world.draw("test", EVALUATION_ROWS).x)

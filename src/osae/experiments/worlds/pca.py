@@ -8,10 +8,11 @@ import torch
 from osae import metrics
 from osae.config import to_json
 from osae.data.worlds import PCAWorld
+from osae.experiments.chance import chance_levels
 from osae.experiments.claims import add_claims
 from osae.experiments.methods import ORDERED, PLAIN
 from osae.experiments.worlds.figures import draw_principal
-from osae.experiments.worlds.measuring import EVALUATION_ROWS, chance_levels
+from osae.experiments.worlds.measuring import EVALUATION_ROWS, list_decoders
 from osae.experiments.worlds.options import PCAOptions
 from osae.experiments.worlds.training import Group, train_saes
 from osae.metrics.statistics import runs_interval
@@ -24,6 +25,7 @@ from osae.schedule import LearningRate
 from osae.sparsify import Linear
 
 EPOCHS = 30
+CHANCE_DRAWS = 1000
 
 
 def run(options: PCAOptions, progress: Progress) -> ExperimentResult:
@@ -36,7 +38,7 @@ def run(options: PCAOptions, progress: Progress) -> ExperimentResult:
         title="The PCA world: |cosine| of each unit with the principal direction of its place",
         world=to_json(world),
         seeds=options.seed_list,
-        chance=chance_levels(groups, absolute=True),
+        chance=chance_levels(list_decoders(groups), absolute=True) | _unrelated_cosines(world),
         columns=("least_cosine", "cosine_in_place", "mse", "least_possible_mse"),
         rows=tuple(_measure_row(group, world) for group in groups),
         figures=(draw_principal(groups, world.dictionary(), options.out),),
@@ -52,6 +54,14 @@ def pca_recipe(world: PCAWorld, name: str, prefix: Uniform | Full) -> Recipe:
     sae = SAEConfig(world.width, world.units, Linear(), encoder_bias=False, decoder_bias=False)
     rate = LearningRate(2e-2, decay=0.8)
     return Recipe(name, sae, samples=EPOCHS * world.samples, batch=500, lr=rate, prefix=prefix)
+
+
+def _unrelated_cosines(world: PCAWorld) -> dict[str, float]:
+    """Return the mean, over random directions, of what `_measure_row` measures in place."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(CHANCE_DRAWS, world.units, world.width, generator=generator)
+    cosines = torch.nn.functional.normalize(directions, dim=-1)[..., 0].abs()  # with any fixed direction
+    return {"least_cosine": float(cosines.amin(1).mean()), "cosine_in_place": float(cosines.mean())}
 
 
 @torch.no_grad()
