@@ -34,6 +34,7 @@ Words = tuple[str, ...]
 WIKIPEDIA: Words = ("--data", f"wikipedia={ACTS / 'wikipedia'}")
 BOTH: Words = (*WIKIPEDIA, "--data", f"linux={ACTS / 'linux'}")
 ROWS_OF_WIKIPEDIA: Words = ("--data", f"{ACTS / 'wikipedia'}")
+HELD_OUT_ROWS: Words = ("--data", f"{ACTS / 'wikipedia-held-out'}")
 SMALL: Words = ("--units", "512", "--k", "24", "--tokens", "1536000", "--starts", "noise")
 MATRYOSHKA = "matryoshka-fixed,matryoshka-random"
 
@@ -138,7 +139,7 @@ BENCHMARKS = {
     "pages": measure("pages", "benchmarks.speed.pages"),
     "faults": measure("faults", "tests.faults", "--workers", "2"),
     "peers": measure("peers", "benchmarks.reliability.peers", needs_peers=True),
-    "forecasts": measure("forecasts", "benchmarks.reliability.memory", *ROWS_OF_WIKIPEDIA, needs_texts=True),
+    "forecasts": measure("forecasts", "benchmarks.reliability.memory", *HELD_OUT_ROWS, needs_texts=True),
     "disk": measure("disk", "benchmarks.reliability.disk"),
     "precision": measure("precision", "benchmarks.gpu.precision", *ROWS_OF_WIKIPEDIA, needs_texts=True),
     "speed": Part(

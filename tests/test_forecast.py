@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.reliability import disk, memory
+from benchmarks.reliability.commands import make_rows, warm
 from osae import SAE, forecast
 from osae.cli import forecasting, main
 from osae.data.harvest import Harvest
@@ -55,6 +56,7 @@ WORDS |= {
     "push": ["push", "a", "hf:user/repo", "--dry-run", "out"],
     "report": ["report", "scores.json", "--out", "out"],
     "sweep": ["sweep", "sweep.yaml", "--device", "cpu", "--jobs", "1", "--out", "out"],
+    "resume": ["resume", "run", "--device", "cpu"],
 }
 SWEEP = "data: x.npy\nunits: 16\nk: 2\nbatch: 20\nepochs: 2\nvary:\n  recipes: [topk, vanilla]\n"
 MOST = 1.3  # times the peak, or a peak that is so many times the forecast
@@ -66,9 +68,11 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     for seed, (name, width) in enumerate({"a": 8, "b": 8, "c": 16}.items()):
         SAE(SAEConfig(width, 16, TopK(2)), generator=torch.Generator().manual_seed(seed)).save(folder / name)
-    memory._write_rows(folder, 100, 8).rename(folder / "x.npy")
+    make_rows(folder, 100, 8).rename(folder / "x.npy")
     (folder / "sweep.yaml").write_text(SWEEP.replace("x.npy", str(folder / "x.npy")))
     assert main(["compare", str(folder / "a"), str(folder / "b"), "--json", str(folder / "scores.json")]) == 0
+    run = [str(folder / "x.npy") if word == "x.npy" else word for word in WORDS["train"][:-1]]
+    assert main([*run, str(folder / "run"), "--tokens", "400", "--device", "cpu"]) == 0
     saved_model(folder / "model")
     saved_text(folder / "text.jsonl", documents(60, seed=3))
     files = {name: str(folder / name) for name in ("model", "text.jsonl")} | {"out": str(folder / "acts")}
@@ -88,6 +92,31 @@ def test_what_does_not_fit_into_memory_is_refused_and_nothing_is_left(
     assert "of memory, but only 1.05 MB is free: " in error
     if command != "harvest":  # which keeps the contexts that it has cut, and resumes with them
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "would"),
+    [
+        ([*WORDS["train"][:-2], "--seeds", "0,1", "--device", "cpu", "--out", "out"], "one SAE at a time"),
+        (["compare", "a", "b", "a"], "the first 2 SAEs"),
+        (["evaluate", "a", "b", "--data", "x.npy"], "the first SAE alone"),
+        (WORDS["order"], "--by energy"),
+        ([word.replace("1", "2") for word in WORDS["sweep"]], "--jobs 1"),
+        ([*WORDS["reproduce"][:-2], "--seeds", "2", "--jobs", "2", "--out", "out"], "--jobs 1"),
+        (["contexts", "c", "c", "--data", "acts", "--model", "none", "--out", "out"], "the first SAE alone"),
+        (WORDS["harvest"], "--mix-rows 128"),
+    ],
+    ids=lambda case: case[0] if isinstance(case, list) else "",
+)
+def test_what_would_fit_is_said(words, would, folder, tmp_path, monkeypatch, capsys):
+    needed, find_lack = [], forecast._find_lack
+    monkeypatch.setattr(
+        forecast, "_find_lack", lambda one, place: needed.append(one.memory) or find_lack(one, place)
+    )
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(forecast, "free_memory", lambda: max(needed) - 1)
+    assert main([str(tmp_path / "out") if word == "out" else word for word in words]) == 2
+    assert f" is free: {would} would fit; or " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["train", "order", "harvest", "convert", "push", "report", "sweep"])
@@ -192,6 +221,30 @@ def test_workers_need_memory_each():
     assert forecast_jobs([], 2) == Forecast(0)
 
 
+def test_runs_of_a_sweep_are_trained_in_a_process_of_their_own_even_one_by_one():
+    """Unlike those of an experiment: a run that fails must not end the sweep."""
+    each = [Forecast(10**6, 10**6, 1.0)] * 2
+    assert forecast.forecast_together(each, 1).memory == 10**6 + forecast.WORKER
+    assert forecast.forecast_experiment(each, 1, recipes=1).memory == 10**6
+
+
+def test_a_page_and_figures_of_an_experiment_need_disk_space():
+    each = [Forecast(10**6, 10**6, 1.0)] * 2
+    one, two = (forecast.forecast_experiment(each, 1, recipes=count) for count in (1, 2))
+    assert two.disk > one.disk > forecast.forecast_together(each, 1).disk + 5 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pause", "matrices"), [(20, 60, 8), (20, 0, 18), (40, 60, 14), (None, 60, 18), (200, 60, 18)]
+)
+def test_disk_space_counts_the_checkpoints_that_a_run_has_time_for(seconds, pause, matrices):
+    """Six matrices for a checkpoint, and two for the finished SAE beside at most two of them."""
+    recipe = world_recipe("topk", Task(width=6, units=8, k=2, samples=100, batch=50))
+    size = measure_training([recipe], [0], WORLD)
+    needed = size.forecast(seconds, checkpoint_seconds=pause).disk
+    assert needed == 4 * 6 * 8 * (matrices + 2)  # and the SAE before the first step
+
+
 def test_free_memory_and_disk_are_those_of_the_system(tmp_path):
     free = forecast.free_memory()
     assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -230,7 +283,7 @@ def measure_peak(case):
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_peaks_are_within_30_percent_of_the_forecast(quick):
     with tempfile.TemporaryDirectory() as scratch:
-        memory.warm(Path(scratch))
+        warm(Path(scratch))
         cases = list(memory.list_cases(Path(scratch), quick=quick))
         outcomes = [measure_peak(case) for case in (cases[1:4] if quick else cases)]
     assert [one for one in outcomes if not 1 / MOST <= one.ratio <= MOST] == []

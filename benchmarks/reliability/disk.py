@@ -13,20 +13,26 @@ import io
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.reliability import memory
+from benchmarks.reliability.commands import (
+    make_rows,
+    make_sae,
+    name_of,
+    prepare,
+    read_rows,
+    run_apart,
+    warm,
+    write_rows,
+)
 from osae import forecast
 from osae.cli import main as osae
 from tests.data.tiny import documents, saved_model, saved_text
 
-TABLE = "table.md"
 HEAD = "| command | disk: forecast | written | ratio |"
-PAUSE = 0.005  # seconds between two looks
 
 
 class Case(NamedTuple):
@@ -39,20 +45,9 @@ class Case(NamedTuple):
 
 def measure(case: Case) -> str:
     """Return the row of a command."""
-    said, written = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            os.write(written, _run(case).encode()[:60_000])
-        finally:
-            os._exit(0)
-    os.close(written)
-    largest = 0
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        largest = max(largest, _sum_sizes(case.out))
-        time.sleep(PAUSE)
-    with open(said, encoding="utf-8") as answer:
-        text = answer.read()
-    largest = max(largest, _sum_sizes(case.out))
+    sizes = [0]
+    text = run_apart(lambda: _run(case), lambda process: sizes.append(_sum_sizes(case.out)))
+    largest = max(*sizes, _sum_sizes(case.out))
     code, _, rest = text.partition(" ")
     if code != "0":
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
@@ -81,18 +76,16 @@ def _run(case: Case) -> str:
 def _sum_sizes(out: Path) -> int:
     """Return the bytes of a file, or of all files in a folder, which may be written at the moment."""
     total = 0
-    for path in [out, *out.rglob("*")] if out.exists() else []:
-        try:
+    for path in [out, *(Path(folder) / name for folder, _, names in os.walk(out) for name in names)]:
+        with suppress(OSError):  # it does not exist yet, or was removed meanwhile
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue  # it was removed meanwhile
     return total
 
 
 def list_cases(folder: Path) -> Iterator[Case]:
     """Yield the commands."""
-    rows = memory._write_rows(folder, 4096, 256)
-    sae, other = (memory._write_sae(folder, 4096, 256, 16, seed) for seed in (0, 1))
+    rows = make_rows(folder, 4096, 256)
+    sae, other = (make_sae(folder, 4096, 256, 16, seed) for seed in (0, 1))
     often = ["--checkpoint-seconds", 0, "--device", "cpu", "--batch", 512]
 
     def case(name: str, *words: object) -> Case:
@@ -117,8 +110,8 @@ def list_cases(folder: Path) -> Iterator[Case]:
     for dtype in ("float16", "float32"):
         yield case(f"harvest in {dtype}", *harvest, "--dtype", dtype)
     acts = Path(tempfile.mkdtemp(dir=folder)) / "acts"
-    memory._prepare([str(acts if word == "OUT" else word) for word in harvest])
-    small = memory._write_sae(folder, 512, 16, 4)
+    prepare([acts if word == "OUT" else word for word in harvest])
+    small = make_sae(folder, 512, 16, 4)
     contexts = ["contexts", small, "--data", acts, "--model", "none", "--out"]
     yield case("contexts", *contexts, "OUT")
     trust = ["trust", sae, "--data", rows, "--runs", 2, "--tokens", 2048, "--device", "cpu", "--out", "OUT"]
@@ -127,25 +120,13 @@ def list_cases(folder: Path) -> Iterator[Case]:
     yield case("reproduce toy", "reproduce", "toy", *world)
     for to in ("osae", "saelens", "sparsify", "dictionary_learning"):
         yield case(f"convert --to {to}", "convert", sae, "OUT", "--to", to)
-    yield case("push, two SAEs", "push", sae, other, "hf:user/repo", "--dry-run", "OUT")
+    push = ["push", sae, "hf:user/repo", "--dry-run", "OUT"]
+    yield case("push", *push)
     yield case("order", "order", sae, "--data", rows, "--out", "OUT")
     yield case("prune", "prune", sae, "--others", other, "--data", rows, "--out", "OUT")
     result = folder / "c.json"
-    memory._prepare(["compare", str(sae), str(other), "--chance-draws", "0", "--json", str(result)])
+    prepare(["compare", sae, other, "--chance-draws", 0, "--json", result])
     yield case("report, a comparison of 2 x 4,096 units", "report", result, "--out", "OUT")
-
-
-def read_rows(out: Path) -> dict[str, str]:
-    """Return the rows of the table in a folder, by command."""
-    lines = (out / TABLE).read_text().splitlines()[4:] if (out / TABLE).exists() else []
-    return {line.removeprefix("| ").split(" | ")[0]: line for line in lines}
-
-
-def write_rows(out: Path, rows: Mapping[str, str]) -> None:
-    """Write the table."""
-    out.mkdir(parents=True, exist_ok=True)
-    lines = ["# Forecasts of disk space", "", HEAD, "| :-- | --: | --: | --: |", *rows.values()]
-    (out / TABLE).write_text("\n".join(lines) + "\n")
 
 
 def main() -> int:
@@ -157,14 +138,14 @@ def main() -> int:
     asked = parser.parse_args()
     rows = read_rows(asked.out) if asked.out else {}
     with tempfile.TemporaryDirectory() as scratch:
-        memory.warm(Path(scratch))
+        warm(Path(scratch))
         for case in list_cases(Path(scratch)):
             if asked.only in case.name:
                 row = measure(case)
-                rows[row.removeprefix("| ").split(" | ")[0]] = row
+                rows[name_of(row)] = row
                 print(row, flush=True)
                 if asked.out:
-                    write_rows(asked.out, rows)
+                    write_rows(asked.out, "Forecasts of disk space", HEAD, rows)
     return 0
 
 

@@ -12,37 +12,43 @@ locally. Linux 5.14 or later only.
 import argparse
 import ctypes
 import io
-import os
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
+from benchmarks.reliability.commands import (
+    make_rows,
+    make_sae,
+    prepare,
+    read_rows,
+    run_apart,
+    warm,
+    write_rows,
+)
 from benchmarks.speed.comparing import SAES, make_inputs
 from osae.cli import forecasting
 from osae.cli import main as osae
 from osae.data.lm import LanguageModel
 from osae.data.shards import Shards
 from osae.forecast import Forecast
-from osae.model import SAE, SAEConfig
-from osae.sparsify import ReLU, TopK
 
-TABLE = "table.md"
 FEW = 3  # steps of training: enough for the peak, but not to compare times
-HARVESTS = [  # tokens, context, tokens at once
-    (20_000, 128, 4096),
-    (12_000, 256, 1024),
-    (8000, 512, 8192),
-    (5000, 128, 4096),
-    (5000, 512, 512),
-    (1000, 128, 4096),
+MIX_ROWS = 65_536  # rows of a block of a harvest by default
+HARVESTS = [  # tokens, context, tokens at once, rows of a block
+    (20_000, 128, 4096, MIX_ROWS),
+    (12_000, 256, 1024, MIX_ROWS),
+    (8000, 512, 8192, MIX_ROWS),
+    (5000, 128, 4096, MIX_ROWS),
+    (5000, 512, 512, MIX_ROWS),
+    (1000, 128, 4096, MIX_ROWS),
+    (20_000, 128, 4096, 8192),
 ]
 POPULATE_READ = 22  # MADV_POPULATE_READ of Linux
 
@@ -54,6 +60,7 @@ class Case(NamedTuple):
     words: Sequence[object]
     timed: bool = True  # whether the table shows its time
     threads: int = 1
+    works_apart: bool = False  # whether it starts workers, whose memory counts as well
 
 
 class Outcome(NamedTuple):
@@ -79,23 +86,27 @@ class Outcome(NamedTuple):
 
 def measure(case: Case) -> Outcome:
     """Return what the command forecasts, its peak and its time."""
-    said, written = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            os.write(written, _run(case).encode()[:60_000])
-        finally:
-            os._exit(0)
-    os.close(written)
-    with open(said, encoding="utf-8") as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
+    workers = [0]
+    look = (lambda process: workers.append(_sum_workers(process))) if case.works_apart else lambda _: None
+    text = run_apart(lambda: _run(case), look)
     numbers, _, messages = text.partition("\n")
     found = re.findall(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
     if not numbers.startswith("0 ") or not found:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
     _, peak, seconds = map(float, numbers.split())
     forecast, expected = max(float(memory) for memory, _ in found), float(found[-1][1])
-    return Outcome(case.name, forecast, peak, expected, seconds, case.timed)
+    return Outcome(case.name, forecast, peak + max(workers), expected, seconds, case.timed)
+
+
+def _sum_workers(process: int) -> int:
+    """Return the bytes that the children of a process use; those that several processes share count once."""
+    total = 0
+    for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in tasks.read_text().split():
+            with suppress(OSError):  # it has ended
+                lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
+                total += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
 
 
 def _run(case: Case) -> str:
@@ -149,21 +160,6 @@ def _peak() -> int:
     raise RuntimeError("the system does not report the peak memory of a process")
 
 
-def warm(folder: Path) -> None:
-    """Import and compile everything in this process, so that it is not counted for any command."""
-    torch.set_num_threads(1)
-    saes = [str(_write_sae(folder, 1100, 8, 4, seed)) for seed in (0, 1)]  # too many for dense matching
-    data = str(_write_rows(folder, 300, 8))
-    run = ["--units", "16", "--k", "4", "--batch", "50", "--device", "cpu", "--out"]
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        assert osae(["train", "osae", "--data", data, *run, str(folder / "warm")]) == 0
-        assert osae(["compare", *saes, "--data", data]) == 0
-        assert osae(["evaluate", saes[0], "--data", data]) == 0
-        assert osae(["order", saes[0], "--data", data, "--out", str(folder / "ordered")]) == 0
-        assert osae(["stitch", *saes, "--data", data]) == 0
-        assert osae(["prune", saes[0], "--others", saes[1], "--data", data, "--out", str(folder / "p")]) == 0
-
-
 def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     """Yield the commands; the quick ones take a few seconds each."""
     yield _train(folder, "topk", rows=65_536, width=512, units=1024, k=16, batch=256)
@@ -207,54 +203,40 @@ def _list_further_cases(folder: Path) -> Iterator[Case]:
     yield _train(folder, "topk", rows=65_536, width=512, units=4096, k=32, batch=512, steps=400)
     yield _train(folder, "osae", rows=65_536, width=256, units=4096, k=32, batch=512, steps=800)
     yield _train(folder, "vanilla", rows=8192, width=256, units=2048, k=16, batch=512, steps=240)
+    yield _sweep(folder, units=8192, width=512, rows=20_000, jobs=1)
+    yield _sweep(folder, units=8192, width=512, rows=20_000, jobs=2)
+    words = ["reproduce", "toy", "--quick", "--methods", "topk,osae", "--seeds", 2, "--jobs", 2, "--out"]
+    name = "reproduce toy --quick, two methods, two seeds, 2 jobs"
+    yield Case(name, [*words, tempfile.mkdtemp(dir=folder)], timed=False, works_apart=True)
     yield from _list_writing_cases(folder)
 
 
 def _list_writing_cases(folder: Path) -> Iterator[Case]:
     """Yield commands that read and write files."""
-    sae = _write_sae(folder, 16_384, 1024, 32)
+    sae = make_sae(folder, 16_384, 1024, 32)
     for to in ("saelens", "dictionary_learning"):
         words = ["convert", sae, tempfile.mkdtemp(dir=folder), "--to", to]
         yield Case(f"convert --to {to}, 16,384 units of width 1024", words)
     words = ["push", sae, "hf:user/repo", "--dry-run", tempfile.mkdtemp(dir=folder)]
     yield Case("push, 16,384 units of width 1024", words)
     for units in (4096, 12_000):
-        saes = [_write_sae(folder, units, 64, 16, seed) for seed in (0, 1)]
+        saes = [make_sae(folder, units, 64, 16, seed) for seed in (0, 1)]
         result, page = folder / f"compare{units}.json", folder / f"page{units}.html"
-        _prepare(["compare", *map(str, saes), "--chance-draws", "0", "--json", str(result)])
+        prepare(["compare", *saes, "--chance-draws", 0, "--json", result])
         yield Case(f"report, a comparison of 2 x {units:,} units", ["report", result, "--out", page])
-
-
-def _prepare(words: Sequence[str]) -> None:
-    """Run a command in a process of its own."""
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        _in_child(lambda: osae(words) and sys.exit("the command failed"))
-
-
-def _in_child(action: Callable[[], object]) -> None:
-    """Do something in a process of its own.
-
-    Large arrays here would change what the allocator of this process, and of those forked from it, keeps.
-    """
-    if (child := os.fork()) == 0:
-        try:
-            action()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
 
 
 def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
     """Yield commands that need the language model or the text of a harvest."""
     rows, spec = Shards(data), Shards(data).manifest["harvest"]
-    for tokens, context, at_once in HARVESTS:
+    for tokens, context, at_once, block in HARVESTS:
         words = ["harvest", "--model", spec["model"], "--layer", spec["layer"], "--text"]
         words += [",".join(spec["text"]["files"])]
         words += ["--context", context, "--batch-tokens", at_once, "--tokens", tokens, "--device", "cpu"]
+        words += ["--mix-rows", block]
         name = f"harvest, {tokens:,} tokens of width {rows.width}, contexts of {context}, {at_once:,} at once"
-        for threads in (1, 2) if tokens == 20_000 else (1,):
+        name += f", in blocks of {block:,}" if block < tokens else ""
+        for threads in (1, 2) if tokens == 20_000 and block == MIX_ROWS else (1,):
             more = f", {threads} threads" if threads > 1 else ""
             out = ["--out", tempfile.mkdtemp(dir=folder)]
             yield Case(name + more, [*words, *out], threads=threads)
@@ -262,7 +244,7 @@ def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
     for units, k in ((16_384, 32), (6000, 64)):
         words = [
             "contexts",
-            _write_sae(folder, units, rows.width, k),
+            make_sae(folder, units, rows.width, k),
             "--data",
             data,
             "--model",
@@ -275,7 +257,7 @@ def list_language_cases(folder: Path, data: Path) -> Iterator[Case]:
 
 def _list_splicing_cases(folder: Path, data: Path, width: int) -> Iterator[Case]:
     """Yield commands that run the language model besides SAEs; the table leaves out their times."""
-    saes = [_write_sae(folder, 8192, width, 32, seed) for seed in (0, 1)]
+    saes = [make_sae(folder, 8192, width, 32, seed) for seed in (0, 1)]
     words = ["--data", data, "--tokens", 4000, "--device", "cpu"]
     for threads in (1, 2):
         name = f"evaluate with a language model, 2 x 8,192 units of width {width}"
@@ -301,7 +283,7 @@ def _train(
     seeds: str = "0",
     steps: int = FEW,
 ) -> Case:
-    data, out = _write_rows(folder, rows, width), tempfile.mkdtemp(dir=folder)
+    data, out = make_rows(folder, rows, width), tempfile.mkdtemp(dir=folder)
     words = ["train", recipe, "--data", data, "--units", units, "--k", k, "--batch", batch, "--seeds", seeds]
     name = f"train {recipe}, {units:,} units of width {width}, k {k}, batch {batch:,}, {rows:,} rows"
     words += ["--tokens", steps * batch, "--device", "cpu", "--out", out]
@@ -316,20 +298,31 @@ def _train_world(folder: Path, recipe: str) -> Case:
     return Case(name, [*words, tempfile.mkdtemp(dir=folder)], timed=False)
 
 
+def _sweep(folder: Path, *, units: int, width: int, rows: int, jobs: int) -> Case:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"data: {make_rows(folder, rows, width)}\nunits: {units}\nk: 16\nbatch: 512\n"
+        f"tokens: {FEW * 512}\nvary:\n  recipes: [topk]\n  seeds: [0, 1]\n"
+    )
+    words = ["sweep", file, "--device", "cpu", "--jobs", jobs, "--out", tempfile.mkdtemp(dir=folder)]
+    name = f"sweep, two runs, {units:,} units of width {width}, {rows:,} rows, {jobs} at once"
+    return Case(name, words, timed=False, works_apart=True)
+
+
 def _study(folder: Path, command: str, *, units: int, width: int, rows: int, k: int = 16) -> Case:
-    sae, data = _write_sae(folder, units, width, k), _write_rows(folder, rows, width)
+    sae, data = make_sae(folder, units, width, k), make_rows(folder, rows, width)
     words = [command, sae, "--data", data]
     if command == "order":
         words += ["--out", tempfile.mkdtemp(dir=folder)]
     if command == "stitch":
-        words.insert(1, _write_sae(folder, units // 4, width, k))
+        words.insert(1, make_sae(folder, units // 4, width, k))
     active = f"k {k}" if k else "ReLU"
     return Case(f"{command}, {units:,} units of width {width}, {active}, {rows:,} rows", words)
 
 
 def _compare(folder: Path, *, units: int, width: int, rows: int = 0, k: int = 16) -> Case:
-    saes = [_write_sae(folder, units, width, k, seed) for seed in (0, 1)]
-    more = ["--data", _write_rows(folder, rows, width)] if rows else []
+    saes = [make_sae(folder, units, width, k, seed) for seed in (0, 1)]
+    more = ["--data", make_rows(folder, rows, width)] if rows else []
     name = f"compare, 2 x {units:,} units of width {width}" + (f", k {k}, {rows:,} rows" if rows else "")
     return Case(name, ["compare", *saes, "--prefixes", 64, *more])
 
@@ -347,36 +340,17 @@ def _compare_several(folder: Path, *, units: int, width: int, rows: int, k: int,
 
 
 def _prune(folder: Path, *, units: int, width: int, rows: int, k: int) -> Case:
-    sae, other = (_write_sae(folder, units, width, k, seed) for seed in (0, 1))
-    words = ["prune", sae, "--others", other, "--data", _write_rows(folder, rows, width), "--out"]
+    sae, other = (make_sae(folder, units, width, k, seed) for seed in (0, 1))
+    words = ["prune", sae, "--others", other, "--data", make_rows(folder, rows, width), "--out"]
     name = f"prune, {units:,} units of width {width}, k {k}, {rows:,} rows"
     return Case(name, [*words, tempfile.mkdtemp(dir=folder)])
 
 
 def _trust(folder: Path, *, units: int, width: int, rows: int, k: int) -> Case:
-    sae, data = _write_sae(folder, units, width, k), _write_rows(folder, rows, width)
+    sae, data = make_sae(folder, units, width, k), make_rows(folder, rows, width)
     words = ["trust", sae, "--data", data, "--runs", 2, "--tokens", 5000, "--device", "cpu", "--out"]
     name = f"trust, {units:,} units of width {width}, k {k}, {rows:,} rows, 2 runs"
     return Case(name, [*words, tempfile.mkdtemp(dir=folder)])
-
-
-def _write_rows(folder: Path, rows: int, width: int) -> Path:
-    path = folder / f"{rows}x{width}.npy"
-    if not path.exists():
-        np.save(path, np.random.default_rng(0).standard_normal((rows, width), dtype=np.float32))
-    return path
-
-
-def _write_sae(folder: Path, units: int, width: int, k: int, seed: int = 0) -> Path:
-    """Write an SAE whose atoms resemble those of other seeds; with k 0, a ReLU SAE."""
-    path = folder / f"{units}x{width}k{k}s{seed}"
-    if not path.exists():
-        shared, own = (
-            torch.randn(units, width, generator=torch.Generator().manual_seed(s)) for s in (9, seed)
-        )
-        atoms = torch.nn.functional.normalize(shared + 0.3 * own, dim=-1)
-        SAE(SAEConfig(width, units, TopK(k) if k else ReLU(0.1)), atoms=atoms).save(path)
-    return path
 
 
 HEAD = "| command | memory: forecast | measured | ratio | time: forecast | measured | ratio |"
@@ -391,19 +365,6 @@ def format_row(one: Outcome, before: str = "") -> str:
     if before:
         times = before.removesuffix(" |").removeprefix("| ").split(" | ", 4)[4]
     return f"| {one.name} | {memory} | {times} |"
-
-
-def read_rows(out: Path) -> dict[str, str]:
-    """Return the rows of the table in a folder, by command."""
-    lines = (out / TABLE).read_text().splitlines()[4:] if (out / TABLE).exists() else []
-    return {line.removeprefix("| ").split(" | ")[0]: line for line in lines}
-
-
-def write_rows(out: Path, rows: Mapping[str, str]) -> None:
-    """Write the table."""
-    out.mkdir(parents=True, exist_ok=True)
-    lines = ["# Forecasts of memory and time", "", HEAD, f"| :-- |{' --: |' * 6}", *rows.values()]
-    (out / TABLE).write_text("\n".join(lines) + "\n")
 
 
 def main() -> int:
@@ -421,7 +382,7 @@ def main() -> int:
     rows = read_rows(asked.out) if asked.out else {}
     with tempfile.TemporaryDirectory() as scratch:
         warm(Path(scratch))
-        _in_child(lambda: list(list_cases(Path(scratch), quick=asked.quick)))  # writes all files
+        run_apart(lambda: str(list(list_cases(Path(scratch), quick=asked.quick))))  # writes all files
         cases = list(list_cases(Path(scratch), quick=asked.quick))
         cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
         for case in cases:
@@ -429,7 +390,7 @@ def main() -> int:
                 rows[case.name] = format_row(measure(case), rows.get(case.name, "") if asked.peaks else "")
                 print(rows[case.name], flush=True)
                 if asked.out:
-                    write_rows(asked.out, rows)
+                    write_rows(asked.out, "Forecasts of memory and time", HEAD, rows)
     return 0
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from osae.files import check_regular
+
 LENGTH = struct.Struct("<Q")  # length of the header
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"}
 _TYPES |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
@@ -50,12 +52,18 @@ class ArrayFile:
         return types[stored]
 
 
+def open_header(path: Path) -> Any:
+    """Open a file, which is mapped, to read only its header; raise `ValueError` if it could block forever."""
+    from safetensors import safe_open
+
+    check_regular(path)
+    return safe_open(path, "np")
+
+
 @contextmanager
 def open_arrays(path: Path) -> Iterator[ArrayFile]:
     """Open a file; raise `SafetensorError` if the offsets and shapes in its header do not fill it exactly."""
-    from safetensors import safe_open
-
-    with safe_open(path, "np"):  # maps the file, but reads only its header
+    with open_header(path):
         pass
     with open(path, "rb") as file:
         start, entries = read_header(file)
@@ -93,15 +101,11 @@ def _read(held: ArrayFile, name: str, size: int) -> np.ndarray:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of the file, and none of its arrays."""
-    from safetensors import safe_open
-
-    with safe_open(path, "np") as file:
+    with open_header(path) as file:
         return file.metadata() or {}
 
 
 def list_arrays(path: Path) -> list[str]:
     """Return the names of all arrays of the file."""
-    from safetensors import safe_open
-
-    with safe_open(path, "np") as file:
+    with open_header(path) as file:
         return list(file.keys())

@@ -53,6 +53,11 @@ def check_regular(path: Path) -> None:
         raise ValueError(f"{path} is not a regular file: give the path of one.")
 
 
+def is_handed_over(path: Path) -> bool:
+    """Return whether the path is one of our own open files: /dev/stdin, or a pipe that the shell opened."""
+    return _is_own_descriptor(_follow_links(path))
+
+
 def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
     """Return the content of a JSON file; raise a `ValueError` that names the file if it cannot be read.
 

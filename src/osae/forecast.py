@@ -11,8 +11,8 @@ measured peaks and times.
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import expm1
 from pathlib import Path
@@ -20,9 +20,9 @@ from pathlib import Path
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
 RETURNED = 2**25  # bytes of an array from which on the allocator returns its memory to the system
 FIXED = 48 * 2**20  # small arrays, and what the allocator keeps: freed arrays of less than 32 MB
-FIXED_HARVEST = 24 * 2**20  # the same while harvesting, when a few large arrays are allocated
+FIXED_HARVEST = 16 * 2**20  # the same while harvesting, without what is counted for passes and blocks
 FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
-PRODUCT = 2**22  # pre-activations that exist at once, and at least 512 rows of them
+PRODUCT, MOST_PRODUCT = 2**21, 2**26  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
@@ -48,9 +48,12 @@ SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
 WRITTEN = 120  # writing and hashing a byte
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
 PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
+FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an experiment
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
 PACKED_SECONDS = 1e-6  # of compressing a byte of a page
 CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
+CHECKPOINT_SECONDS, MOST_CHECKPOINTS = 60.0, 3  # between checkpoints by default; as many exist at once
+SLOWER = 2  # than estimated, which a training run may be
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,13 @@ class Training:
     snapshots: int = 1
     contexts: int = 0  # bytes of the tokens of a text, which a run with a language model keeps until it ends
 
-    def forecast(self, seconds: float | None = None) -> Forecast:
-        """Return what the run needs on the CPU at its peak, given the seconds that it takes."""
+    def forecast(
+        self, seconds: float | None = None, *, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    ) -> Forecast:
+        """Return what the run needs on the CPU at its peak, given the seconds that it takes.
+
+        There is a checkpoint at its end, and one every `checkpoint_seconds`.
+        """
         matrix, rows = SINGLE * self.units * self.width, SINGLE * self.block * self.width
         held = self.blocks * rows + INDEX * self.block + self.contexts
         codes = SINGLE * self.block * self.world_units
@@ -106,11 +114,21 @@ class Training:
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        # three checkpoints while the oldest is being replaced, with weights and both moments
-        disk = self.members * matrix * (3 * 6 + 2 * (self.snapshots + self.consensus_runs)) + self.contexts
+        disk = self.members * matrix * self._count_matrices(seconds, checkpoint_seconds) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
+
+    def _count_matrices(self, seconds: float | None, checkpoint_seconds: float) -> int:
+        """Return the size of the files of an SAE, in matrices; the run may take longer than its estimate.
+
+        A checkpoint contains weights and both moments. There are three while the oldest is being replaced,
+        and two when the finished SAE is written.
+        """
+        written = MOST_CHECKPOINTS
+        if seconds is not None and checkpoint_seconds > 0:
+            written = min(written, 1 + int(SLOWER * seconds // checkpoint_seconds))
+        return max(6 * written, 6 * min(written, 2) + 2) + 2 * (self.snapshots + self.consensus_runs)
 
     def _of_start(self) -> int:
         """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
@@ -141,8 +159,21 @@ class Training:
         batch = 8 * SINGLE * self.batch * self.width
         if self.dense:  # as soon as a quarter of the units is inactive, entries are stored with their indices
             return batch + 10 * SINGLE * self.batch * self.units
-        rows = min(self.batch, max(PRODUCT // self.units, LEAST_ROWS))
-        return batch + SINGLE * rows * self.units + 12 * SINGLE * self.batch * self.entries
+        product = _measure_product(self.batch, self.units)
+        return batch + product + 12 * SINGLE * self.batch * self.entries
+
+
+def list_smaller_runs(size: Training) -> Iterator[tuple[str, Training]]:
+    """Yield smaller training runs, and what makes each of them smaller."""
+    for members in halve(size.members):
+        yield (
+            ("one SAE" if members == 1 else f"{members} SAEs") + " at a time",
+            replace(size, members=members),
+        )
+    for batch in halve(size.batch):
+        yield f"--batch {batch}", replace(size, batch=batch)
+    for units in halve(size.units):
+        yield f"--units {units}", replace(size, units=units, entries=min(size.entries, units))
 
 
 def count_context_bytes(tokens: int, context: int, skip: int = 0) -> int:
@@ -151,6 +182,12 @@ def count_context_bytes(tokens: int, context: int, skip: int = 0) -> int:
     A token takes 4 bytes; its start, document and offset take 8 bytes for each context.
     """
     return -(-tokens // max(1, context - skip)) * (SINGLE * context + 3 * INDEX)
+
+
+def _measure_product(rows: int, units: int) -> int:
+    """Return the bytes of pre-activations that exist at once, for a batch of that many rows."""
+    together = min(rows, max(PRODUCT // units, LEAST_ROWS), max(1, MOST_PRODUCT // units))
+    return SINGLE * together * units
 
 
 def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_OVERLAPS) -> int:
@@ -186,7 +223,8 @@ class DictionarySize:
         rows = 8 * SINGLE * STUDY_ROWS * self.width
         if self.k is None:
             return rows + 5 * SINGLE * STUDY_ROWS * self.units
-        return rows + 8 * SINGLE * STUDY_ROWS * self.k + SINGLE * PRODUCT
+        product = _measure_product(STUDY_ROWS, self.units)
+        return rows + 8 * SINGLE * STUDY_ROWS * self.k + product
 
     def observe(self, rows: int) -> int:
         """Return the bytes that encoding that many rows takes, and the gains of units from their codes."""
@@ -318,7 +356,7 @@ def forecast_pruning(sae: DictionarySize, others: Sequence[DictionarySize], rows
 
 def forecast_trust(twin: Training, sae: DictionarySize, rows: int, *, twins: int, seconds: float) -> Forecast:
     """Return what training and comparing the twins of an SAE takes; the parts of the data are written."""
-    trained = twin.forecast()
+    trained = twin.forecast(seconds)
     compared = forecast_comparison([sae] * (twins + 1), rows=rows // (twins + 1))
     parts = rows * sae.width * SINGLE
     memory, disk = max(trained.memory, compared.memory), twins * trained.disk + parts
@@ -326,13 +364,22 @@ def forecast_trust(twin: Training, sae: DictionarySize, rows: int, *, twins: int
 
 
 def forecast_together(each: Sequence[Forecast], workers: int) -> Forecast:
-    """Return what these tasks take in that many parallel processes."""
+    """Return what these tasks take in that many parallel processes, each of which imports everything."""
     if not each:
         return Forecast(0)
     largest = sorted(one.memory for one in each)[-workers:]
-    memory = sum(largest) + (WORKER * len(largest) if workers > 1 else 0)
+    memory = sum(largest) + WORKER * len(largest)
     seconds = sum(one.seconds or 0 for one in each) / min(workers, len(each))
     return Forecast(memory, sum(one.disk for one in each), seconds)
+
+
+def forecast_experiment(each: Sequence[Forecast], workers: int, *, recipes: int) -> Forecast:
+    """Return what an experiment takes: these tasks, and the page and figures about SAEs of some recipes."""
+    if not each:
+        return Forecast(0)
+    trained = forecast_together(each, workers)
+    memory = trained.memory if workers > 1 else max(one.memory for one in each)  # in this process
+    return replace(trained, memory=memory, disk=trained.disk + PAGE_FILE + recipes * FIGURES)
 
 
 def forecast_harvest(
@@ -342,9 +389,14 @@ def forecast_harvest(
 
     `model` is the number of bytes that the model needs for the tokens of one batch, `seconds` its time.
     """
-    inside = SINGLE * min(rows, block) * width
-    copies = 4 if inside >= RETURNED else 6  # of a block, while it is described and written
-    return Forecast(FIXED_HARVEST + model + copies * inside, rows * (item * width + 12), seconds)
+    inside, stored = SINGLE * min(rows, block) * width, item / SINGLE
+    if (
+        inside < RETURNED
+    ):  # the allocator keeps the batches of a block, joined, shuffled, stored and in double
+        copies = round((5 + 2 * stored) * inside)
+    else:  # it returns them, except for some of the batches, whose arrays are smaller
+        copies = round((3 + stored) * inside) + min(inside, 2 * RETURNED)
+    return Forecast(FIXED_HARVEST + model + copies, rows * (item * width + 12), seconds)
 
 
 def forecast_conversion(sae: DictionarySize, *, formats: int = 1) -> Forecast:
@@ -376,25 +428,37 @@ def forecast_page(results: int, contexts: int) -> Forecast:
 # --- what is available ------------------------------------------------------------------------------
 
 
-def check(forecast: Forecast, remedy: str, folder: Path | None = None) -> None:
+def check(
+    forecast: Forecast, remedy: str, folder: Path | None = None, smaller: Iterable[tuple[str, Forecast]] = ()
+) -> None:
     """Raise `ValueError` if there is not enough memory, or not enough space on the folder's disk.
 
-    Limits that the system does not report are not checked.
+    The error names the first of the smaller requests that fits, or else the remedy. Limits that the system
+    does not report are not checked.
     """
+    lacking = _find_lack(forecast, folder)
+    if not lacking:
+        return
+    fits = (change for change, less in smaller if not _find_lack(less, folder))
+    remedy = next((f"{change} would fit; or {remedy}" for change in fits), remedy)
+    raise ValueError(f"this needs about {lacking}: {remedy}")
+
+
+def _find_lack(forecast: Forecast, folder: Path | None) -> str:
+    """Return what is needed and not there, in words; empty if everything fits."""
     free = free_memory()
     if free is not None and forecast.memory > free:
-        raise ValueError(
-            f"this needs about {format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is "
-            f"free: {remedy}"
-        )
-    if folder is None or not forecast.disk:
-        return
-    room = free_disk(folder)
-    if forecast.disk > room:
-        raise ValueError(
-            f"this needs about {format_bytes(forecast.disk)} on the disk of {folder}, but only "
-            f"{format_bytes(room)} is free: {remedy}"
-        )
+        return f"{format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is free"
+    if folder is None or not forecast.disk or forecast.disk <= (room := free_disk(folder)):
+        return ""
+    return f"{format_bytes(forecast.disk)} on the disk of {folder}, but only {format_bytes(room)} is free"
+
+
+def halve(amount: int) -> Iterator[int]:
+    """Yield a half of the amount, a quarter, and so on down to 1."""
+    while amount > 1:
+        amount //= 2
+        yield amount
 
 
 def free_memory() -> int | None:

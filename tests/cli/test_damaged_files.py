@@ -1,7 +1,6 @@
 """Damaged and hostile files as a user meets them: code 2 and one line, or the command does what it says."""
 
 import io
-import os
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -15,11 +14,10 @@ from osae.interop import load
 from osae.model import SAE, SAEConfig
 from osae.sparsify import TopK
 from tests.interop.fuzz import FOLDERS, GOLDEN, bombs, damaged_folder, damaged_own, hostile_files
+from tests.peaks import is_within_bound, resident
 
 CASES = 48  # per folder
 COMMANDS = ("inspect", "compare", "convert", "order")
-MEMORY = 16_000_000  # bytes that a command may take beyond a few times the files it reads
-CLEAR = Path("/proc/self/clear_refs")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,8 +38,7 @@ def refused(command: str, path: Path, folder: Path, whole: Path = GOLDEN / "spar
     """Whether the command ended with code 2 and one line; if not, it did what it says."""
     before = resident("VmRSS", anew=True)
     code, error = quietly(words(command, path, whole, folder))
-    size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
-    assert resident("VmHWM") - before < 8 * size + MEMORY, (command, path)
+    assert is_within_bound(path, before), (command, path)
     out = folder / "out"
     if code == 0:
         assert out.is_dir() == (command in ("convert", "order"))
@@ -74,16 +71,6 @@ def quietly(words: list[str]) -> tuple[int, str]:
     """The exit code and what went to stderr."""
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as error:
         return cli.main(words), error.getvalue()
-
-
-def resident(which: str, *, anew: bool = False) -> int:
-    """Bytes of this process in memory, now (VmRSS) or at most (VmHWM); the peak begins anew if asked."""
-    if not os.access(CLEAR, os.W_OK):
-        return 0
-    if anew:
-        CLEAR.write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
 
 
 @pytest.mark.parametrize("name", FOLDERS)

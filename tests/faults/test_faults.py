@@ -32,7 +32,7 @@ CAMPAIGNS = [
     (kills.kill_contexts, 12),
     (kills.kill_harvest, 12),
     (experiments.kill_ranks, 1),
-    pytest.param(experiments.kill_reproduce, 4, marks=pytest.mark.slow),
+    (experiments.kill_reproduce, 2),
 ]
 
 

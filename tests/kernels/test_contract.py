@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from osae import kernels
+from osae.kernels import cpu
 from osae.sparsify import pad_code
 
 # The triton interpreter takes a millisecond for an operation: fewer and smaller examples.
@@ -593,3 +595,17 @@ def test_sums_in_lanes_are_right_and_the_same_on_any_number_of_threads(samples):
     expected = torch.autograd.grad(loss, leaves, upstream.double())
     for got, right in zip(found[0][1:], expected, strict=True):
         torch.testing.assert_close(got.double(), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("encode", [cpu.topk_encode, cpu.batch_topk_encode])
+def test_a_product_of_the_encoder_is_freed_before_the_next_one_is_computed(encode, monkeypatch):
+    made = []
+
+    def multiply(rows, encoder, *options):
+        assert [product for product in made if product() is not None] == []
+        made.append(weakref.ref(product := rows @ encoder.T))
+        return product
+
+    monkeypatch.setattr(cpu, "_find_product", lambda: multiply)
+    encode(torch.ones(2000, 4), torch.ones(8192, 4), None, 2)
+    assert len(made) > 2

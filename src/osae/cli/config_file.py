@@ -12,6 +12,7 @@ from typing import Any
 
 from osae.cli.command import Command
 from osae.cli.suggestions import suggest_flag
+from osae.files import check_regular, is_handed_over
 from osae.messages import one_line
 from osae.options import Option, Options, list_options, parse_option
 
@@ -208,6 +209,8 @@ def _reason(error: Exception) -> str:
 
 def _text(path: str) -> str:
     try:
+        if not is_handed_over(Path(path)):
+            check_regular(Path(path))
         with open(path, "rb") as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:

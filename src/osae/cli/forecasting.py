@@ -1,6 +1,6 @@
 """Announce what a command will need before it starts, and raise an error if it cannot fit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,13 @@ from osae.forecast import (
     forecast_stitching,
     forecast_together,
     forecast_trust,
+    halve,
+    list_smaller_runs,
 )
 from osae.stores import Place, open_place
 
 if TYPE_CHECKING:
+    from osae.forecast import Training
     from osae.interop import Loaded
     from osae.training.run import RunConfig
 
@@ -34,9 +37,18 @@ OTHER_DISK = "write to a folder on another disk, or free some."
 FEWER = "give fewer or smaller SAEs at a time, or use a machine with more memory."
 
 
-def announce(command: str, forecast: Forecast, remedy: str, folder: Place | None = None) -> None:
-    """Say what the command needs, if it is a lot; raise `ValueError` with the remedy if it cannot fit."""
-    check(forecast, remedy, None if folder is None else open_place(folder).folder)
+def announce(
+    command: str,
+    forecast: Forecast,
+    remedy: str,
+    folder: Place | None = None,
+    smaller: Iterable[tuple[str, Forecast]] = (),
+) -> None:
+    """Say what the command needs, if it is a lot.
+
+    Raise `ValueError` with the first of the smaller requests that fits, or the remedy, if it cannot fit.
+    """
+    check(forecast, remedy, None if folder is None else open_place(folder).folder, smaller)
     say_needs(command, _time(forecast))
 
 
@@ -57,12 +69,37 @@ def say_needs(command: str, forecast: Forecast) -> None:
 
 def announce_training(config: "RunConfig", folder: Path, device: str) -> None:
     """Print what a training run needs; memory is checked on the CPU only."""
+    remedy = "train fewer recipes or seeds at a time, or give a smaller --batch or fewer --units."
+    smaller = ((change, size.forecast()) for change, size in list_smaller_runs(_measure_run(config)))
+    _announce_run("train", _forecast_training(config), remedy, folder, device, smaller)
+
+
+def announce_resuming(folder: Path, device: str) -> None:
+    """Print what the rest of a run needs, besides the files that are there."""
+    from osae.training import checkpoint
+    from osae.training import run as runs
+
+    config = runs.read(folder)
+    needs, steps = _forecast_training(config), config.recipes[0].steps
+    left = 1 - min(1.0, checkpoint.count_steps(folder) / steps)
+    there = _sum_sizes([path for path in folder.rglob("*") if path.is_file()])
+    most = _measure_run(config).forecast().disk  # whatever is there, three checkpoints may exist
+    rest = replace(needs, disk=max(0, most - there), seconds=(needs.seconds or 0) * left)
+    _announce_run("resume", rest, "free some, or use another machine.", folder, device)
+
+
+def _announce_run(
+    command: str,
+    needs: Forecast,
+    remedy: str,
+    folder: Path,
+    device: str,
+    smaller: Iterable[tuple[str, Forecast]] = (),
+) -> None:
     from osae.devices import split_devices
 
-    needs = _forecast_training(config)
-    remedy = "train fewer recipes or seeds at a time, or give a smaller --batch or fewer --units."
     if set(split_devices(device)) == {"cpu"}:
-        announce("train", needs, remedy, folder)
+        announce(command, needs, remedy, folder, smaller)
     else:
         check(Forecast(0, needs.disk), remedy, folder)
 
@@ -72,15 +109,24 @@ def announce_sweep(configs: Sequence["RunConfig"], workers: int, folder: Path) -
     from osae.devices import single_thread
 
     with single_thread():
-        needs = forecast_together([_forecast_training(config) for config in configs], workers)
-    announce("sweep", needs, "give fewer --jobs, or smaller SAEs.", folder)
+        each = [_forecast_training(config) for config in configs]
+    smaller = ((f"--jobs {jobs}", forecast_together(each, jobs)) for jobs in halve(workers))
+    needs = forecast_together(each, workers)
+    announce("sweep", needs, "give fewer --jobs, or smaller SAEs.", folder, smaller)
 
 
 def _forecast_training(config: "RunConfig") -> Forecast:
-    from osae.training.sizes import forecast_seconds, measure_training
+    from osae.training.sizes import forecast_seconds
 
-    size = measure_training(config.recipes, config.seeds, config.source, len(config.snapshots))
-    return size.forecast(forecast_seconds(size, config.recipes[0].steps))
+    size = _measure_run(config)
+    seconds = forecast_seconds(size, config.recipes[0].steps)
+    return size.forecast(seconds, checkpoint_seconds=config.checkpoint_seconds)
+
+
+def _measure_run(config: "RunConfig") -> "Training":
+    from osae.training.sizes import measure_training
+
+    return measure_training(config.recipes, config.seeds, config.source, len(config.snapshots))
 
 
 def announce_comparison(
@@ -90,26 +136,40 @@ def announce_comparison(
     import torch
 
     if len(saes) > 1:
-        rows = 0 if data is None else _count_rows(data)
-        needs = forecast_comparison(
-            _measure(saes), rows=rows, chance=chance, prefixes=prefixes, threads=torch.get_num_threads()
-        )
-        announce("compare", needs, FEWER)
+        rows, sizes = 0 if data is None else _count_rows(data), _measure(saes)
+
+        def forecast(count: int) -> Forecast:
+            return forecast_comparison(
+                sizes[:count],
+                rows=rows,
+                chance=chance,
+                prefixes=prefixes,
+                threads=torch.get_num_threads(),
+            )
+
+        smaller = ((_describe_first(count), forecast(count)) for count in range(len(saes) - 1, 1, -1))
+        announce("compare", forecast(len(saes)), FEWER, smaller=smaller)
 
 
 def announce_evaluation(
     saes: Sequence["Loaded"], data: Place, language: int = 0, *, command: str = "evaluate"
 ) -> None:
     """Print what evaluating these SAEs needs; `language` is what passes of an open language model need."""
-    needs = forecast_evaluation(_measure(saes), _count_rows(data), language)
-    announce(f"{command}, with the language model" if language else command, needs, FEWER)
+    sizes, rows = _measure(saes), _count_rows(data)
+    needs = forecast_evaluation(sizes, rows, language)
+    smaller = [
+        (_describe_first(count), forecast_evaluation(sizes[:count], rows, language))
+        for count in range(len(sizes) - 1 if command == "evaluate" else 0, 0, -1)
+    ]
+    announce(f"{command}, with the language model" if language else command, needs, FEWER, smaller=smaller)
 
 
 def announce_ordering(sae: "Loaded", data: Place, by: str, folder: Place) -> None:
     """Print what ordering the units of this SAE needs."""
     rows, (size,) = _count_rows(data), _measure([sae])
-    remedy = "order by energy or frequency, or use a machine with more memory."
-    announce("order", forecast_ordering(size, rows, gain=by == "gain"), remedy, folder)
+    remedy = "use a machine with more memory."
+    smaller = [("--by energy", forecast_ordering(size, rows, gain=False))] if by == "gain" else []
+    announce("order", forecast_ordering(size, rows, gain=by == "gain"), remedy, folder, smaller)
 
 
 def announce_stitching(small: "Loaded", large: "Loaded", data: Place) -> None:
@@ -129,8 +189,16 @@ def announce_contexts(
     remedy = (
         "keep fewer or shorter contexts (--top, --random, --before, --after), or give fewer SAEs at a time."
     )
-    needs = forecast_contexts(_measure(saes), rows.rows, shard=shard, kept=kept, window=window)
-    announce("contexts", needs, remedy, folder)
+    sizes = _measure(saes)
+    needs = forecast_contexts(sizes, rows.rows, shard=shard, kept=kept, window=window)
+    smaller = (
+        (
+            _describe_first(count),
+            forecast_contexts(sizes[:count], rows.rows, shard=shard, kept=kept, window=window),
+        )
+        for count in range(len(saes) - 1, 0, -1)
+    )
+    announce("contexts", needs, remedy, folder, smaller)
 
 
 def announce_pruning(sae: "Loaded", others: Sequence["Loaded"], data: Place, folder: Place) -> None:
@@ -184,6 +252,10 @@ def announce_page(inputs: Sequence[Path], page: Path) -> None:
     contexts = [file for path in folders for file in (path / ARRAYS, *path.glob(f"**/contexts/{ARRAYS}"))]
     needs = forecast_page(_sum_sizes(results), _sum_sizes(contexts))
     announce("report", needs, "show fewer results or SAEs on a page, or free some.", page.parent)
+
+
+def _describe_first(count: int) -> str:
+    return "the first SAE alone" if count == 1 else f"the first {count} SAEs"
 
 
 def _sum_sizes(files: Sequence[Path]) -> int:

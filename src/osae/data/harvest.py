@@ -35,7 +35,7 @@ from osae.data.text import Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP, DType
 from osae.devices import single_thread
 from osae.files import atomic_write, check_regular, file_sha256, is_part
-from osae.forecast import Forecast, check, forecast_harvest, free_disk
+from osae.forecast import Forecast, check, forecast_harvest, free_disk, halve
 from osae.launching import local_rank
 from osae.locks import LOCK, clear_lock, lock
 from osae.progress import Progress
@@ -47,6 +47,7 @@ from osae.versions import versions
 DOCUMENTS = 64  # documents tokenized at a time
 MAX_NORM = 10.0
 BATCH_TOKENS = 4096  # tokens passed through the model at once
+CHECKED_ROWS = 4096  # whose numbers are checked at once: the check needs as much memory as the rows
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 PLAN = "harvest.json"
 CONTEXTS = "contexts.safetensors"
@@ -542,14 +543,18 @@ def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
     model = job.lm.forecast_bytes(min(job.batch_tokens, missing), job.spec.context)
     block = job.spec.block
     seconds = _time_model(job, missing) / job.ranks.size
-    needs = forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
-    folder = job.work.folder
+
+    def forecast(block: int) -> Forecast:
+        return forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
+
+    needs, folder = forecast(block), job.work.folder
     if isinstance(job.work, Mirror):  # shards are uploaded one by one
         check(replace(needs, disk=min(needs.disk, 2 * block * width * item)), "free some.", folder)
         return needs
     fits = total - missing + max(0, free_disk(folder) - MARGIN) * missing // max(1, needs.disk)
     remedy = f"harvest --tokens {fits}, or into a folder on another disk, or give a smaller --mix-rows."
-    check(needs, remedy, folder)
+    smaller = ((f"--mix-rows {rows}", forecast(rows)) for rows in halve(block) if rows >= job.spec.context)
+    check(needs, remedy, folder, smaller)
     return needs
 
 
@@ -581,7 +586,7 @@ def _write_block(
     name: str, block: HarvestBlock, work: Workplace, dtype: DType, made: dict[str, _Made]
 ) -> None:
     stored = block.activations.to(DTYPES[dtype])
-    if not bool(stored.isfinite().all()):
+    if not all(bool(part.isfinite().all()) for part in stored.split(CHECKED_ROWS)):
         raise ValueError(
             f"activations exceed the range of {dtype}: harvest with --dtype bfloat16 or float32."
         )

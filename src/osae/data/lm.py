@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from osae.data.places import check_layer, check_place, split_gguf
 from osae.devices import choose_device, count_threads, map_in_threads, single_thread
+from osae.forecast import SINGLE
 from osae.messages import shorten
 
 __all__ = ["LanguageModel", "Splice", "check_place"]
@@ -90,9 +91,13 @@ class LanguageModel:
             return 0
         config = self.model.config.get_text_config()
         width = config.hidden_size
-        inside = 8 * width + 3 * getattr(config, "intermediate_size", 4 * width)
+        # of the residual stream and attention, kept by the allocator, and of an MLP
+        numbers = 16 * width + 4 * (getattr(config, "intermediate_size", None) or 4 * width)
+        if getattr(config, "_attn_implementation", None) == "eager":  # scores, before and after their softmax
+            numbers += 4 * config.num_attention_heads * min(context, tokens)
+        numbers += LOSS_COPIES * self.vocabulary if losses else 0
         together = self.count_passes() * max(self.limit_tokens(tokens), min(context, tokens))
-        return together * (2 * inside + (LOSS_COPIES * 4 * self.vocabulary if losses else 0))
+        return together * SINGLE * numbers
 
     def limit_tokens(self, tokens: int) -> int:
         """Return how many of so many tokens to put in a batch, whatever the number of threads."""

@@ -4,10 +4,11 @@ A place is a layer by number or a module by name. How many blocks a model has is
 a GGUF file, or in the `config.json` of any other model.
 """
 
-import json
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from osae.files import check_regular, read_json
 
 CONFIG = "config.json"
 SECONDS = 2.0  # time to wait for the hub
@@ -61,7 +62,7 @@ def _count_blocks(name: str, revision: str | None) -> int | None:
         if file:
             count = None if path is None else _count_in_gguf(path)
         else:
-            count = _count_in_config(_fetch_config(where, revision) if path is None else path.read_bytes())
+            count = _count_in_config(_fetch_config(where, revision) if path is None else read_json(path))
     except Exception:  # of every kind: files, formats, the network; opening the model reports them
         return None
     return count if type(count) is int and count > 0 else None
@@ -77,7 +78,7 @@ def _find(where: str, file: str, revision: str | None) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
-def _fetch_config(where: str, revision: str | None) -> bytes:
+def _fetch_config(where: str, revision: str | None) -> Any:
     """Return the configuration of a model on the hub, in a single request without lengthy retries."""
     from huggingface_hub import get_token, hf_hub_url
     from huggingface_hub.utils import get_session
@@ -86,11 +87,10 @@ def _fetch_config(where: str, revision: str | None) -> bytes:
     url = hf_hub_url(where, CONFIG, revision=revision)
     answer = get_session().get(url, headers=headers, timeout=SECONDS)
     answer.raise_for_status()
-    return answer.content
+    return answer.json()
 
 
-def _count_in_config(content: bytes) -> Any:
-    config = json.loads(content)
+def _count_in_config(config: Any) -> Any:
     inner = config.get("text_config")
     places = (inner, config) if isinstance(inner, dict) else (config,)
     return next((place[key] for place in places for key in _COUNTS if key in place), None)
@@ -101,6 +101,7 @@ def _count_in_gguf(path: Path) -> int | None:
 
     The arrays contain the tokenizer. The gguf package also reads them, which takes ten seconds.
     """
+    check_regular(path)
     with open(path, "rb") as file:
         magic, version, _, fields = struct.unpack("<4sIQQ", file.read(24))
         if magic != b"GGUF" or version < 2:

@@ -19,7 +19,7 @@ from osae.data.source import SourceSpec, open_source
 from osae.devices import single_thread
 from osae.experiments.places import Local, Place, Slurm, run_tasks
 from osae.files import read_json
-from osae.forecast import SINGLE, Forecast, check, forecast_together
+from osae.forecast import SINGLE, Forecast, check, forecast_experiment, halve
 from osae.model import SAE
 from osae.recipes import Recipe
 from osae.training import checkpoint
@@ -77,7 +77,8 @@ def train_all(jobs: Sequence[Job], root: Path, *, place: Place) -> Iterator[Fini
     missing = [job for job in jobs if not _is_there(job, root)]
     if isinstance(place, Local):
         needed = forecast_jobs(missing, place.workers)
-        check(needed, "give fewer --jobs, or a smaller world or fewer units.", root)
+        smaller = ((f"--jobs {jobs}", forecast_jobs(missing, jobs)) for jobs in halve(place.workers))
+        check(needed, "give fewer --jobs, or a smaller world or fewer units.", root, smaller)
     for job in jobs:
         if job not in missing:
             yield _read(job, root)
@@ -94,7 +95,8 @@ def train_all(jobs: Sequence[Job], root: Path, *, place: Place) -> Iterator[Fini
 def forecast_jobs(jobs: Sequence[Job], workers: int) -> Forecast:
     """Return what training these SAEs in that many parallel processes takes."""
     with single_thread():
-        return forecast_together([_forecast_job(job) for job in jobs], workers)
+        each, recipes = [_forecast_job(job) for job in jobs], {job.recipe.name for job in jobs}
+        return forecast_experiment(each, workers, recipes=len(recipes))
 
 
 def _forecast_job(job: Job) -> Forecast:
@@ -115,7 +117,7 @@ def find_commits(root: Path) -> tuple[str, ...]:
 
 def _provenances(root: Path) -> Iterator[dict[str, Any]]:
     for file in root.rglob("sae.json"):
-        yield json.loads(file.read_text()).get("provenance") or {}
+        yield read_json(file).get("provenance") or {}
 
 
 def _train_and_keep(job: Job, root: Path, *, may_pause: bool = False) -> Job:
@@ -180,7 +182,7 @@ class _Pause:
         if not checkpoint.exists(self.folder):
             return 0
         try:
-            self._before = float(json.loads((self.folder / "seconds.json").read_text()))
+            self._before = float(read_json(self.folder / "seconds.json"))
             return checkpoint.restore(self.folder, [member], lambda _: None)
         except (ValueError, OSError):
             return 0

@@ -39,6 +39,7 @@ def find_largest(blocks: Iterable[Tensor], top: Top, size: int, k: int) -> tuple
             values.append(rest[kept])
             places.append((first + which[rows]) * units + found)
         first += len(block)
+        del block  # before the next one is computed
     return _pack(torch.cat(values), torch.cat(places), size, units, k)
 
 

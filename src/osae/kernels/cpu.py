@@ -159,6 +159,7 @@ class _TopK(torch.autograd.Function):
             rows = slice(start, start + len(block))
             _select(block, shift, values[rows], units[rows])
             start += len(block)
+            del block  # before the next one is computed
         ctx.mark_non_differentiable(units)
         ctx.save_for_backward(x, encoder, values, units)
         ctx.biased = bias is not None

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from osae.array_files import read_metadata
-from osae.files import atomic_write, check_regular, remove_leftovers
+from osae.files import atomic_write, remove_leftovers
 from osae.messages import shorten
 from osae.ranks import ALONE, Mesh
 from osae.tensor_files import read_tensors
@@ -36,6 +36,11 @@ LAST, BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
 def exists(folder: Path) -> bool:
     """Return whether the run in this folder has a checkpoint."""
     return (folder / LAST).exists() or (folder / BEFORE).exists() or bool(sharded.list_whole(folder))
+
+
+def count_steps(folder: Path) -> int:
+    """Return the number of finished steps of the run in this folder, by its last readable checkpoint."""
+    return int(max((done for done, _ in _list_newest(folder) if done < math.inf), default=0))
 
 
 class Captured(NamedTuple):
@@ -243,7 +248,6 @@ def _restore_from(path: Path, members: Sequence[Member]) -> int:
             tensors, about = sharded.read(path)
             _give(members, about, tensors)
             return int(about["done"])
-        check_regular(path)
         about, tensors = json.loads(read_metadata(path).get("osae", "{}")), read_tensors(path)
         if about.get("schema") != SCHEMA:
             raise ValueError(f"it has schema {about.get('schema')}, and this release reads {SCHEMA}")

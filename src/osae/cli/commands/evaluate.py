@@ -1,6 +1,5 @@
 """`osae evaluate`: how well SAEs of any library reconstruct activations, and what that costs the model."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from osae.cli.shared_options import (
     refuse_without_model,
 )
 from osae.cli.terminal import Progress
+from osae.files import read_json
 from osae.options import device_option, option, refuse
 from osae.stores import Place, is_remote
 
@@ -59,8 +59,8 @@ def _check_language(options: EvaluateOptions) -> None:
 
 def _names_model(manifest: Path) -> bool:
     try:
-        return "harvest" in json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):  # damage is reported when the data are opened
+        return "harvest" in read_json(manifest)
+    except (OSError, ValueError, TypeError):  # damage is reported when the data are opened
         return False
 
 

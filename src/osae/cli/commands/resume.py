@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from osae.cli.command import Command
+from osae.cli.forecasting import announce_resuming
 from osae.cli.inputs import check_run
 from osae.cli.terminal import Progress, plain_warnings, report_stop, say
 from osae.launching import count_restarts, is_first, local_rank
@@ -87,6 +88,9 @@ def run(options: ResumeOptions, line: str) -> int:
 
             runs.extend(work.folder, options.tokens)
             work.push()
+        from osae.devices import choose_devices
+
+        announce_resuming(work.folder, choose_devices(options.device))
     return train_to_end(
         work,
         device=options.device,
