@@ -84,8 +84,8 @@ class Training:
     dense: bool = False  # whether pre-activations of all units are needed at once
     start_rows: int = 0  # of which principal directions or modes are found
     mode_units: int = 0  # the most modes that are found, if units start from them
-    consensus_runs: int = 0  # short runs for every SAE, if SAEs start from what these have in common
-    short_steps: int = 0  # of all short runs of an SAE
+    consensus_units: int = 0  # of all short runs of an SAE, if SAEs start from what these have in common
+    short_steps: int = 0  # of all short runs of an SAE, as many as if they had as many units as the SAE
     revival_rows: int = 0  # that are searched for directions of spare units
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
     world_units: int = 0  # atoms of the synthetic world, if the data are drawn from one
@@ -105,17 +105,17 @@ class Training:
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
         # three checkpoints while the oldest is being replaced, with weights and both moments
-        disk = self.members * matrix * (3 * 6 + 2 * (self.snapshots + self.consensus_runs)) + self.contexts
+        short = SINGLE * self.consensus_units * self.width
+        disk = self.members * (matrix * (3 * 6 + 2 * self.snapshots) + 2 * short) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
 
     def _of_start(self) -> int:
         """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
-        if self.consensus_runs:
+        if self.consensus_units:
             # encoders and decoders, twice, and the cosines of all units with those of a run
-            matrix = SINGLE * self.units * self.width
-            return self.consensus_runs * (4 * matrix + SINGLE * self.units**2)
+            return SINGLE * self.consensus_units * (4 * self.width + 2 * self.units)
         rows = SINGLE * self.start_rows * self.width
         if not self.mode_units:
             # the rows around their mean, in double precision, and twice along all directions
