@@ -1,5 +1,6 @@
 """The consensus of several SAEs has what they share; a run that starts from one can be killed at any time."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -230,6 +231,18 @@ def test_osae_train_announces_and_keeps_the_short_runs(tmp_path, capsys):
     shorts = [SAE.load(tmp_path / f"run/short/osae-aligned-seed0/{n}") for n in range(2)]
     assert [sae.provenance["recipe"]["samples"] for sae in shorts] == [500, 500]
     assert len({sae.provenance["seed"] for sae in shorts} | {0}) == 3
+
+
+def test_the_short_runs_score_every_unit_of_the_sae_that_starts_from_them(tmp_path):
+    (member,) = runs.go(_create(tmp_path, "run"))
+    shorts = [str(path) for path in sorted((tmp_path / "run/short" / member.name).iterdir())]
+    scores = tmp_path / "scores.csv"
+    assert main(["compare", str(tmp_path / "run" / member.name), *shorts, "--units", str(scores)]) == 0
+    with scores.open() as file:
+        supports = [float(row["support"]) for row in csv.DictReader(file) if row["sae"] == member.name]
+    assert len(supports) == 24
+    assert all(0 <= support <= 1 for support in supports)
+    assert len(set(supports)) > 1
 
 
 def test_a_member_alone_cannot_find_a_consensus():
