@@ -231,7 +231,6 @@ def wider_repeats() -> Iterator[Planned]:
     """Yield sixteen wider short runs again, with other seeds, and single runs of as many tokens."""
     for seed in (2, 4):
         yield from_wider(16, seed=seed)
-        yield from_wider(16, method="topk", seed=seed)
     for seed in (2, 4):
         yield plan(ORDERED, 5_000_000, 256, ORDERED_AT_ONCE, seed=seed)
         yield plan("topk", 5_000_000, 256, AT_ONCE, seed=seed)
@@ -241,7 +240,6 @@ def wider_linux() -> Iterator[Planned]:
     """Yield the same on the text that took no part in the search."""
     for seed in (0, 2, 4):
         yield from_wider(16, text="linux", seed=seed)
-        yield from_wider(16, method="topk", text="linux", seed=seed)
 
 
 def cooling() -> Iterator[Planned]:
