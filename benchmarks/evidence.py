@@ -127,7 +127,8 @@ def list_trials(
     return Part((*trials, (*table, *images)), needs_texts=needs_texts)
 
 
-SPEED = ("growth", "matching", "stacked", "comparing")
+SPEED = ("growth", "matching", "stacked", "comparing", "sorting")
+QUALITY = ("--rows", "1048576", "--epochs", "1", "--batch", "512", "--held-rows", "8192")
 BENCHMARKS = {
     "statistics": Part((("benchmarks.documentation.statistics",),)),
     "dependencies": measure("dependencies", "benchmarks.reliability.dependencies", "licences"),
@@ -145,6 +146,17 @@ BENCHMARKS = {
             ("benchmarks.speed.run", "--peers-python", str(PEERS), "--out", "evidence/speed"),
             *((f"benchmarks.speed.{name}", "--out", "evidence/speed") for name in SPEED),
         ),
+    ),
+    "quality": Part(
+        (
+            (
+                *("benchmarks.speed.quality", *ROWS_OF_WIKIPEDIA, *QUALITY, "--peers-python", str(PEERS)),
+                *("--held-out", str(ACTS / "wikipedia-held-out"), "--out", "evidence/speed"),
+            ),
+            ("benchmarks.documentation.images", "evidence/speed/quality.png", "docs/images"),
+        ),
+        needs_texts=True,
+        needs_peers=True,
     ),
     "hard-trials": list_trials("hard", HARD_PLANS),
     "language": list_trials(

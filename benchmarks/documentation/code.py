@@ -3,10 +3,11 @@
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import osae
 from benchmarks import ROOT
-from benchmarks.speed.table import format_markdown
+from benchmarks.speed import quality, table
 from osae import measures
 
 
@@ -17,8 +18,16 @@ def tabulate_measures() -> str:
 
 def tabulate_steps() -> str:
     """Return the table of training steps from the stored benchmark."""
-    kept = json.loads((ROOT / "evidence" / "speed" / "bench.json").read_text(encoding="utf-8"))
-    return format_markdown(kept)
+    return table.format_markdown(_read_speed("bench.json"))
+
+
+def tabulate_quality() -> str:
+    """Return the table of times to quality from the stored benchmark."""
+    return quality.format_markdown(_read_speed("quality.json"))
+
+
+def _read_speed(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "evidence" / "speed" / name).read_text(encoding="utf-8"))
 
 
 def tabulate_gpu_kernels() -> str:

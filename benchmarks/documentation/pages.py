@@ -40,6 +40,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "measures": code.tabulate_measures,
     "public names": code.list_public_names,
     "training steps": code.tabulate_steps,
+    "time to quality": code.tabulate_quality,
     "verdicts": evidence.tabulate_verdicts,
 }
 

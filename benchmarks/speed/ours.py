@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benchmarks.speed.pipe import Shape
 from benchmarks.speed.worker import serve
+from osae.kernels import cpu
 from osae.objective import Terms
 from osae.prefix import Boundaries, Full, PrefixWeights, Uniform
 from osae.recipes import Task, group_ends, world_recipe
@@ -59,7 +60,7 @@ class Decoded(Trained):
 
 
 class Floor:
-    """The encoder's matrix product alone, into memory that is already allocated."""
+    """The encoder's matrix product alone, by torch.mm, into memory that is already allocated."""
 
     def __init__(self, shape: Shape, x: Tensor):
         self.x, self.encoder = x, torch.randn(shape.K, shape.d, generator=torch.Generator().manual_seed(1))
@@ -78,14 +79,26 @@ class Floor:
         return [self.encoder, self.out]
 
 
+class FloorOfSteps(Floor):
+    """The same product as the steps of our entries compute it: oneDNN's, where torch has it."""
+
+    def forward(self) -> Tensor:
+        for block in cpu.products(self.x, self.encoder):
+            self.out = block
+        return self.out
+
+
 ENTRIES = {
     "floor": Floor,
+    "floor-of-steps": FloorOfSteps,
     "osae-topk": lambda shape, x: Trained(Full(), shape, x),
     "osae-topk-decoded": lambda shape, x: Decoded(Full(), shape, x),
     "osae-matryoshka": lambda shape, x: Trained(Boundaries(group_ends(shape.K, GROUPS)), shape, x),
     "osae-exact": lambda shape, x: Trained(Uniform(), shape, x),
 }
 
+FLOORS = ("floor", "floor-of-steps")
+
 if __name__ == "__main__":
     own = f"osae {version('osae')}"
-    serve(ENTRIES, dict.fromkeys(ENTRIES, own) | {"floor": f"torch {torch.__version__}"})
+    serve(ENTRIES, dict.fromkeys(ENTRIES, own) | dict.fromkeys(FLOORS, f"torch {torch.__version__}"))

@@ -19,13 +19,15 @@ from benchmarks.speed.worker import serve
 os.environ["SPARSIFY_DISABLE_TRITON"] = "1"  # its kernels need a GPU
 sys.modules["nnsight"] = types.SimpleNamespace(LanguageModel=object)  # type: ignore[assignment]  # never called
 
+DECAY = 5  # the last of so many parts of a run
 GROUPS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2 + 1 / 32)  # as in dictionary_learning's demo and in our recipes
 
 
 class SAELens:
     """SAELens' trainer with its TopK or Matryoshka SAE."""
 
-    def __init__(self, shape: Shape, x: Tensor, *, nested: bool, lr: float = 1e-4):
+    def __init__(self, shape: Shape, x: Tensor, *, nested: bool, lr: float = 1e-4, steps: int | None = None):
+        """Train at this rate, which falls to zero over the last fifth of the `steps` of a run."""
         from sae_lens import (
             MatryoshkaBatchTopKTrainingSAE,
             MatryoshkaBatchTopKTrainingSAEConfig,
@@ -43,7 +45,8 @@ class SAELens:
             )
         else:
             sae = TopKTrainingSAE(TopKTrainingSAEConfig(**shared))
-        config = SAETrainerConfig(10**9, train_batch_size_samples=shape.B, lr=lr, lr_end=lr)
+        samples, decay = (10**9, 0) if steps is None else (steps * shape.B, steps // DECAY)
+        config = SAETrainerConfig(samples, shape.B, lr=lr, lr_end=lr, lr_decay_steps=decay)
         self.trainer, self.x = SAETrainer(config, sae, iter(())), x
 
     def forward(self) -> Tensor:
@@ -133,15 +136,30 @@ class Sparsify:
 
 
 class DictionaryLearning:
-    """dictionary_learning's trainers, without their first step, which also sets the bias."""
+    """dictionary_learning's trainers."""
 
-    def __init__(self, shape: Shape, x: Tensor, *, nested: bool, lr: float | None = None, warmup: int = 1000):
+    def __init__(
+        self,
+        shape: Shape,
+        x: Tensor,
+        *,
+        nested: bool,
+        lr: float | None = None,
+        plan: tuple[int, int] | None = None,
+    ):
+        """Train at this rate; `plan` are the steps of its warm-up and of the run, which ends in a decay.
+
+        Without a plan, the first step, which also sets the bias, is left out.
+        """
         from dictionary_learning.trainers.matryoshka_batch_top_k import MatryoshkaBatchTopKTrainer
         from dictionary_learning.trainers.top_k import TopKTrainer
 
-        shared = {"steps": 10**6, "activation_dim": shape.d, "dict_size": shape.K, "k": shape.k}
+        warmup, steps = plan or (1000, 10**6)
+        shared = {"steps": steps, "activation_dim": shape.d, "dict_size": shape.K, "k": shape.k}
         about = {"layer": 0, "lm_name": "none", "device": "cpu", "seed": 0, "lr": lr, "warmup_steps": warmup}
-        self.x = x
+        if plan is not None:
+            about["decay_start"] = steps - steps // DECAY
+        self.x, self.turn = x, 1 if plan is None else 0
         if nested:
             self.trainer = MatryoshkaBatchTopKTrainer(**shared, **about, group_fractions=list(GROUPS))
         else:
@@ -151,7 +169,8 @@ class DictionaryLearning:
         return self.trainer.loss(self.x, step=1)
 
     def step(self) -> None:
-        self.trainer.update(1, self.x)
+        self.trainer.update(self.turn, self.x)
+        self.turn += 1
 
     def reconstruct(self, x: Tensor) -> Tensor:
         return self.trainer.ae(x)

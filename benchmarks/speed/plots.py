@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from benchmarks.speed.pipe import Shape
 
 OURS, THEIRS, GREY = "#0072B2", "#D55E00", "#666666"
+STYLES = ("o-", "s--", "^-.", "v:", "D-")  # of the entries of one color
+SPAN = 0.3  # of explained variance below the best
 
 
 def plot_steps(result: Mapping[str, Any], path: Path) -> None:
@@ -53,4 +55,24 @@ def plot_growth(sweeps: Sequence[Mapping[str, Any]], path: Path) -> None:
             axes.set_ylabel(label if key == "step_ms" else "extra memory (MB)")
             axes.legend(frameon=False, fontsize=8)
             axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def plot_quality(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the explained variance of every entry against the CPU time of its training."""
+    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+    axes = figure.subplots()
+    best = 0.0
+    for color, ours in ((OURS, True), (THEIRS, False)):
+        named = {n: e for n, e in result["entries"].items() if n.startswith("osae") == ours}
+        for (name, entry), style in zip(named.items(), STYLES * len(named), strict=False):
+            seconds, _, explained = zip(*entry["points"], strict=True)
+            axes.plot(seconds, explained, style, color=color, markersize=3, linewidth=1.2, label=name)
+            best = max(best, *explained)
+    axes.set_xscale("log")
+    axes.set_ylim(best - SPAN, best + SPAN / 20)
+    axes.set_xlabel("CPU time of training (s)")
+    axes.set_ylabel("explained variance, held-out rows")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=150)

@@ -3,12 +3,13 @@
     python -m benchmarks.speed.quality --data acts --held-out acts-held-out
 
 Entries are trained one after another, each in its own process on one thread; time is CPU time, without that
-of the measurements. Activations are centred and scaled to a mean square of one per coordinate for all
-entries. Every entry gets the same number of trials: its default learning rate and multiples of it, on the
+of the measurements. Activations are mixed, centred and scaled to a mean square of one per coordinate for
+all entries. Every entry gets the same number of trials: its default learning rate and multiples of it, on the
 first rows; the best of them is used for the whole run. The time of imports is not counted for any entry.
+Results are written after every entry; with --only, the others keep those of an earlier run of the same size.
 
-With --only, the other entries keep the results of an earlier run in the same folder, if it was of the same
-size.
+`osae-exact` is the recipe `osae`; `constant-k` means `--start noise`, `--set k_warmup=null` and `--set
+lr.decay=0.2`, with `topk` or `topk-aligned` (docs/consistency.md).
 """
 
 import argparse
@@ -17,7 +18,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ import torch
 from torch import Tensor
 
 from benchmarks import ROOT
+from benchmarks.speed import plots
 from benchmarks.speed.pipe import Shape
 from benchmarks.speed.results import add_out, describe_machine, write_results
 from osae.data.shards import Shards
 
-OURS = ("osae-exact", "osae-topk")
+OURS = ("osae-exact", "osae-aligned", "osae-topk", "osae-topk-constant-k", "osae-topk-aligned-constant-k")
 PEERS = (
     "saelens-topk",
     "saelens-matryoshka",
@@ -37,7 +39,7 @@ PEERS = (
     "sparsify-topk-signum",
     "dictionary_learning-topk",
 )
-FACTORS = (1.0, 3.0, 10.0)  # of the default learning rate, one per trial
+FACTORS = (1.0, 3.0, 10.0, 30.0)  # of the default learning rate, one per trial
 TRIAL = 8  # a trial takes this fraction of the steps
 
 
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train every entry, print its curve, and write all curves."""
     asked = _parse_arguments(arguments)
     rows, held = _read(asked.data, asked.rows), _read(asked.held_out, asked.held_rows)
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     spread, mean = torch.std_mean(rows, 0)
     scale = 1 / float(spread.square().mean().sqrt())
     for part in (rows, held):  # in place: a million rows take gigabytes
@@ -66,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 flush=True,
             )
             write_results(result, asked.out / "quality.json")
-    if "osae-exact" in entries:
-        print(format_markdown(result))
+            plots.plot_quality(result, asked.out / "quality.png")
+    print(format_markdown(result))
     return 0
 
 
@@ -130,29 +133,40 @@ def run(name: str, shape: Shape, steps: int, factor: float, data: Path, peers_py
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def format_markdown(result: dict[str, Any]) -> str:
-    """Return a table: the final result of each entry, and how much sooner exact training reaches it."""
-    lines = [
-        "| entry | explained variance | CPU seconds | seconds of `osae-exact` to the same | times as fast |",
-        "| :-- | --: | --: | --: | --: |",
-    ]
-    exact = result["entries"]["osae-exact"]["points"]
-    for name, entry in result["entries"].items():
-        seconds, _, reached = entry["points"][-1]
-        ours = find_time(exact, reached)
-        cells = ["never", ""] if ours is None else [f"{ours:.1f}", f"{seconds / ours:.1f}"]
-        lines.append(f"| `{name}` | {reached:.3f} | {seconds:.1f} | {' | '.join(cells)} |")
+def format_markdown(result: Mapping[str, Any]) -> str:
+    """Return a table of the best result of each entry, and how many times sooner ours reach it.
+
+    Times are compared in multiples of the product that was timed during each run: on a busy machine, a run
+    may have had less of the processor than another.
+    """
+    entries = result["entries"]
+    ours = [name for name in OURS if name in entries]
+    head = ("entry", "rate", "explained variance", "CPU seconds", "product, ms", *(f"`{n}`" for n in ours))
+    lines = [f"| {' | '.join(head)} |", f"| :-- |{' --: |' * (len(head) - 1)}"]
+    for name, entry in entries.items():
+        seconds, _, reached = max(entry["points"], key=lambda point: point[2])
+        cells = [f"`{name}`", f"{entry['factor']:g} x", f"{reached:.4f}", f"{seconds:.1f}"]
+        cells.append(f"{entry['product_ms']:.1f}")
+        for other in ours:
+            sooner = find_time(entries[other]["points"], reached)
+            load = entry["product_ms"] / entries[other]["product_ms"]
+            times = "never" if sooner is None else f"{seconds / sooner / load:.1f}"
+            cells.append("" if name in OURS else times)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def find_time(points: Sequence[Sequence[float]], level: float) -> float | None:
-    """Return when a curve first reaches a level, by linear interpolation; None if it never does."""
-    before = (0.0, 0, 0.0)
+    """Return when a curve first reaches a level, by linear interpolation; None if it never does.
+
+    Nothing is known about the time before the first point.
+    """
+    before = points[0]
     for point in points:
         if point[2] >= level:
             share = 1.0 if point[2] <= before[2] else max(0.0, level - before[2]) / (point[2] - before[2])
             return before[0] + share * (point[0] - before[0])
-        before = tuple(point)
+        before = point
     return None
 
 

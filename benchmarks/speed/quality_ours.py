@@ -9,24 +9,26 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.speed.curves import Curve
+from benchmarks.speed.curves import Curve, load_rows
 from benchmarks.speed.pipe import Shape
 from benchmarks.speed.worker import TINY
 from osae.data.source import MemoryRows
-from osae.recipes import Task, recipe
+from osae.recipes import Recipe, Task, recipe
 from osae.training.loop import train
 from osae.training.member import Member
 
 BLOCK = 2**16  # rows in a block: about as many as `osae train` reads at once at this width
-RECIPES = {"osae-exact": "osae", "osae-topk": "topk"}
+RECIPES = {
+    "osae-exact": "osae",
+    "osae-aligned": "osae-aligned",
+    "osae-topk": "topk",
+    "osae-topk-constant-k": "topk",
+    "osae-topk-aligned-constant-k": "topk-aligned",
+}
 
 
 class Blocks(MemoryRows):
-    """Rows in memory, mixed once and cut into blocks like those that are read from a disk."""
-
-    def __init__(self, rows: Tensor):
-        super().__init__(rows)
-        self._order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    """Rows in memory, cut into blocks like those that are read from a disk in the background."""
 
     @property
     def rows(self) -> int:
@@ -34,7 +36,7 @@ class Blocks(MemoryRows):
 
     def block(self, index: int, seed: int = 0) -> Tensor:
         start = index * self.rows % (len(self._rows) // self.rows * self.rows)
-        return self._rows[self._order[start : start + self.rows]]
+        return self._rows[start : start + self.rows]
 
 
 def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, factor: float = 1.0) -> Curve:
@@ -47,21 +49,28 @@ def follow(name: str, shape: Shape, rows: Tensor, held: Tensor, steps: int, fact
     def reconstruct(x: Tensor) -> Tensor:
         return member.sae(x * member.scale).reconstruction / member.scale
 
-    curve = Curve(held, reconstruct, shape.B, steps, started)
+    curve = Curve(held, reconstruct, shape, steps, started)
     train([member], source, after=[lambda done, _: curve.after(done)])
     return curve
 
 
 def make_member(name: str, shape: Shape, rows: Tensor, steps: int, factor: float) -> Member:
     """Start the SAE of an entry, from the first rows."""
-    made = recipe(RECIPES[name], Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B))
+    task = Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B)
+    made = keep_k(RECIPES[name], task) if name.endswith("constant-k") else recipe(RECIPES[name], task)
     return Member(replace(made, lr=replace(made.lr, peak=factor * made.lr.peak)), 0, rows)
+
+
+def keep_k(name: str, task: Task) -> Recipe:
+    """Return a recipe with `--start noise --set k_warmup=null --set lr.decay=0.2` (docs/consistency.md)."""
+    made = recipe(name, task, start="noise")
+    return replace(made, k_warmup=None, lr=replace(made.lr, decay=0.2))
 
 
 if __name__ == "__main__":
     answers, sys.stdout = sys.stdout, sys.stderr
     _, name, sizes, steps, factor, data = sys.argv
     torch.set_num_threads(1)
-    given = torch.load(data, weights_only=True)
-    found = follow(name, Shape(*json.loads(sizes)), given["rows"], given["held"], int(steps), float(factor))
-    print(json.dumps({"version": f"osae {version('osae')}", "points": found.points}), file=answers)
+    shape = Shape(*json.loads(sizes))
+    found = follow(name, shape, *load_rows(data, int(steps) * shape.B), int(steps), float(factor))
+    print(json.dumps(found.report(f"osae {version('osae')}")), file=answers)

@@ -11,7 +11,8 @@ from typing import Any
 
 HEAD = (
     "B, d, K, k",
-    "exact / floor",
+    "exact / product",
+    "exact / oneDNN's product",
     "exact / own TopK",
     "exact / decoded",
     "SAELens Matryoshka / exact",
@@ -31,7 +32,8 @@ def format_markdown(result: Mapping[str, Any]) -> str:
         exact = step["osae-exact"]
         sparsify = min(step["sparsify-topk"], step["sparsify-topk-signum"])
         peers = [step[n] for n in ("saelens-matryoshka", "saelens-topk", "dictionary_learning-topk")]
-        own = [exact / ms for ms in (case["floor_ms"], step["osae-topk"], step["osae-topk-decoded"])]
+        floors = case["floor_ms"], case["floor_of_steps_ms"]
+        own = [exact / ms for ms in (*floors, step["osae-topk"], step["osae-topk-decoded"])]
         cells = [", ".join(str(n) for n in case["shape"].values()), *(f"{ratio:.2f}" for ratio in own)]
         cells += [*(f"{ms / exact:.1f}" for ms in (*peers, sparsify)), f"{extra:.0f} MB"]
         lines.append(f"| {' | '.join(cells)} |")

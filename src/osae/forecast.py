@@ -28,7 +28,8 @@ WORKER = 450 * 2**20  # a process of its own that has imported torch and compile
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
 STUDY_ROWS, SORTED_ROWS = 1024, 8192  # rows that studies encode at once, and training when it sorts units
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
-DENSE_SHARE = 1 / 32  # of units active, above which these sums are dense
+PAIRED_UNITS = 2048  # up to which these sums are in a matrix
+DENSE_SHARE = 1 / 32  # of more units active, above which they are as well
 TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS, MOST_STREAMED = 2**28, 2**26  # that are stored sample by sample of more units
@@ -40,7 +41,8 @@ ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including
 MATCHED, MATCHED_PAIR = 1.9, 60  # one for the cosine of two units, and the rest of matching the two
 CORRELATED_PAIR = 400  # matching a pair of units by their activations
 TOGETHER = 1300  # correlating two units that fire on the same row
-SUMMED, STORED = 4300, 1500  # the overlap of two units that fire on the same row, summed by pair or stored
+PAIRED, SUMMED = 430, 4300  # the overlap of two units that fire on the same row, summed by pair, in two ways
+STORED = 1500  # the same, stored by row
 CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
 WRITTEN = 120  # writing and hashing a byte
@@ -160,7 +162,7 @@ def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_
     if units > SUMMED_UNITS:
         atoms = 2 * SINGLE * min(GATHERED, batch * k * units)
         return SINGLE * min(rows * k**2, most) + (INDEX + SINGLE) * rows * k + atoms
-    if k > DENSE_SHARE * units:
+    if units <= PAIRED_UNITS or k > DENSE_SHARE * units:
         return 3 * DOUBLE * units**2
     found, added = (units**2 * -expm1(-n * (k / units) ** 2) for n in (rows, min(batch, rows)))
     return round(2 * (DOUBLE + SINGLE) * found + 2 * SINGLE * added)
@@ -278,7 +280,8 @@ def _count_choosing(sae: DictionarySize, rows: int) -> float:
     """Return the work of the gain order: overlaps of units that fire together, and choosing one by one."""
     together, pairs = rows * (sae.k or sae.units) ** 2, sae.units**2
     if sae.units <= SUMMED_UNITS:  # products of all atoms are in double precision
-        return SUMMED * together + pairs * (2 * sae.width + CHOSEN_PAIR)
+        summed = PAIRED if sae.units <= PAIRED_UNITS else SUMMED
+        return summed * together + pairs * (2 * sae.width + CHOSEN_PAIR)
     return (STORED + sae.width) * min(together, MOST_OVERLAPS) + pairs * CHOSEN_PAIR
 
 

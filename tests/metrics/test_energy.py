@@ -49,6 +49,28 @@ def test_batches_of_any_width_give_the_same_order(monkeypatch):
     assert torch.equal(activity.greedy_order(), expected)
 
 
+def test_sums_of_pairs_are_the_same_bits_in_a_matrix_and_sparse(monkeypatch):
+    values, units, decoder, x = draw(200, 60, 16, 6)
+    found = []
+    for most in (2048, 0):
+        monkeypatch.setattr(energy, "_PAIRED_UNITS", most)
+        activity = Coactivity(decoder)
+        for rows in (slice(0, 130), slice(130, 200)):
+            activity.update(values[rows], units[rows], x[rows])
+        found.append(activity.greedy_gains())
+    for in_matrix, sparse in zip(*found, strict=True):
+        assert torch.equal(in_matrix, sparse)
+
+
+def test_decoders_in_single_precision_are_summed_as_exactly_as_in_double():
+    values, units, decoder, x = draw(80, 30, 12, 5)
+    single, double = Coactivity(decoder), Coactivity(decoder.double())
+    assert single._decoder.dtype == "float32"  # a copy in double precision would take gigabytes
+    for activity in (single, double):
+        activity.update(values, units, x)
+    torch.testing.assert_close(single.energy(), double.energy(), rtol=1e-13, atol=0)
+
+
 def test_dead_units_keep_their_order_among_many(monkeypatch):
     monkeypatch.setattr(energy, "SUMMED_UNITS", 0)
     values, units, decoder, _ = draw(50, 40, 8, 3)

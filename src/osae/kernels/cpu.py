@@ -137,7 +137,7 @@ def _sort_entries(values: Tensor, units: Tensor, mass: np.ndarray) -> tuple[np.n
     head, starts, *entries = loops.by_sample(*code, mass)
     tile = _tile(values.shape[1], len(mass))
     if tile < len(mass):
-        starts, *entries = loops.by_tile(tile, len(mass), starts, *entries)
+        starts, *entries = loops.by_tile(tile.bit_length() - 1, len(mass), starts, *entries)
     slots, *entries = entries
     return slots, head, starts.reshape(-1, len(values) + 1), *entries
 
@@ -155,7 +155,7 @@ class _TopK(torch.autograd.Function):
         shift = x.new_zeros(len(encoder)) if bias is None else bias.contiguous()
         values, units = x.new_empty(len(x), k), x.new_empty(len(x), k, dtype=torch.int64)
         start = 0
-        for block in _products(x, encoder):
+        for block in products(x, encoder):
             rows = slice(start, start + len(block))
             _select(block, shift, values[rows], units[rows])
             start += len(block)
@@ -181,7 +181,7 @@ class _BatchTopK(_TopK):
         x, encoder = x.contiguous(), encoder.contiguous()
         shift = x.new_zeros(len(encoder)) if bias is None else bias.contiguous()
         values, units = find_largest(
-            _products(x, encoder), lambda block, room: top(block, shift, room), len(x), k
+            products(x, encoder), lambda block, room: top(block, shift, room), len(x), k
         )
         ctx.mark_non_differentiable(units)
         ctx.save_for_backward(x, encoder, values, units)
@@ -208,7 +208,7 @@ class _Decode(torch.autograd.Function):
         return dvalues, None, _scatter(values, values, units, upstream, len(decoder))[0]
 
 
-def _products(x: Tensor, encoder: Tensor) -> Iterator[Tensor]:
+def products(x: Tensor, encoder: Tensor) -> Iterator[Tensor]:
     """Yield x E^T in blocks of rows."""
     count = len(encoder)
     multiply = _find_product() if x.dtype == torch.float32 else None

@@ -125,23 +125,23 @@ def by_sample(values, units, mass):
 
 
 @njit(nogil=True, cache=True)
-def by_tile(tile, count, starts, slots, active, picked, weights):
-    """Return the entries in the order of tiles of units, then of samples, then of units.
+def by_tile(power, count, starts, slots, active, picked, weights):
+    """Return the entries in the order of tiles of 2^power units, then of samples, then of units.
 
     The entries of sample b in tile i are the range starts[i, b]..starts[i, b + 1].
     """
-    size, tiles = len(starts) - 1, -(-count // tile)
+    size, tiles = len(starts) - 1, -(-count >> power)
     ends = np.zeros(tiles * size + 1, np.int64)
     for b in range(size):
         for entry in range(starts[b], starts[b + 1]):
-            ends[active[entry] // tile * size + b + 1] += 1
+            ends[(active[entry] >> power) * size + b + 1] += 1
     for i in range(tiles * size):
         ends[i + 1] += ends[i]
     cursor = ends[:-1].copy()
     order = np.empty(len(slots), np.int64)
     for b in range(size):
         for entry in range(starts[b], starts[b + 1]):
-            place = active[entry] // tile * size + b
+            place = (active[entry] >> power) * size + b
             order[cursor[place]] = entry
             cursor[place] += 1
     of_tiles = np.empty((tiles, size + 1), np.int64)
@@ -215,13 +215,19 @@ def prefix_backward(
 @njit(nogil=True, cache=True)
 def add_parts(parts, block, first, last, out):
     """Compute out[u] = parts[0, u] + parts[1, u] + ..., in order, for units first..last-1 and one block."""
+    begin, one = block * COLUMNS, out.dtype.type(1)
+    width = min(COLUMNS, out.shape[1] - begin)  # smaller if the last block is padded
     for unit in range(first, last):
-        row = out[unit, block * COLUMNS : (block + 1) * COLUMNS]  # shorter if the last block is padded
-        row[:] = parts[0, unit * COLUMNS : unit * COLUMNS + len(row)]
-        for part in range(1, len(parts)):
-            other = parts[part, unit * COLUMNS : unit * COLUMNS + len(row)]
-            for i in range(len(row)):
-                row[i] += other[i]
+        here, place = unit * COLUMNS, unit * out.shape[1] + begin
+        if width == COLUMNS:
+            total = load(parts, here)
+            for part in range(1, len(parts)):
+                total = add_row(total, one, parts, part * parts.shape[1] + here)
+            store(out, place, total)
+        else:
+            out[unit, begin:] = parts[0, here : here + width]
+            for part in range(1, len(parts)):
+                out[unit, begin:] += parts[part, here : here + width]
 
 
 @njit(nogil=True, cache=True)

@@ -26,7 +26,9 @@ from osae.metrics.streams import Stream
 
 SUMMED_UNITS = 8192  # largest number of units for which overlaps are summed for every pair
 MOST_OVERLAPS = 2**28  # maximum number of overlaps stored sample by sample: 1 GB
-_DENSE_UNITS, _DENSE_SHARE = 512, 1 / 32  # above which products of dense codes are faster
+_PAIRED_UNITS = 2048  # largest number of units for which sums of all pairs are held in a matrix
+_DENSE_UNITS = 512  # from this many on, products of dense codes are faster if codes are fuller than
+_DENSE_SHARE, _DENSE_SHARE_OF_PAIRS = 1 / 32, 1 / 8  # for sparse sums, and for a matrix of pairs
 _DENSE_ROWS = 1024  # rows of dense codes held at once
 _BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
 _ATOMS = 2**23  # numbers of gathered atoms held at once
@@ -69,7 +71,7 @@ class UnitActivity:
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         self.samples = 0
-        self._decoder = as_tensor(decoder, "decoder").detach().cpu().double().contiguous().numpy()
+        self._decoder = as_tensor(decoder, "decoder").detach().cpu().contiguous().numpy()
         self._energy = np.zeros(len(decoder))
         self._fired = np.zeros(len(decoder))
 
@@ -105,7 +107,9 @@ class Coactivity(UnitActivity):
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         super().__init__(decoder)
         few = len(decoder) <= SUMMED_UNITS
-        self._overlaps = _SummedOverlaps(self._decoder) if few else _SampleOverlaps(decoder)
+        self._overlaps = (
+            _SummedOverlaps(self._decoder.astype(np.float64)) if few else _SampleOverlaps(decoder)
+        )
 
     def update(self, values: Float[Array, "B k"], units: Int[Array, "B k"], x: Float[Array, "B d"]) -> None:
         """Add one batch: codes, and the data that they encode."""
@@ -164,21 +168,31 @@ Subtract = Callable[[int, np.ndarray], object]
 class _SummedOverlaps:
     """The overlap of every pair of units, from sums of z_i z_j.
 
-    The sums are sparse and take O(B k^2) time per batch or, once codes are too full for that, dense.
+    Sums take O(B k^2) time per batch, in a matrix for up to _PAIRED_UNITS units and sparse for more, until
+    codes are too full for that.
     """
 
     def __init__(self, decoder: np.ndarray) -> None:
-        self._decoder = decoder
-        self._together = _sparse_matrix((len(decoder), len(decoder)), (len(decoder), len(decoder)))
-        self._dense: np.ndarray | None = None
+        count = len(decoder)
+        self._decoder, self._paired = decoder, count <= _PAIRED_UNITS
+        self._most = 1.0 if count < _DENSE_UNITS else _DENSE_SHARE_OF_PAIRS if self._paired else _DENSE_SHARE
+        self._together = _sparse_matrix((count, count), (count, count))
+        self._dense = np.zeros((count, count)) if self._paired else None
 
     def add(self, values: np.ndarray, units: np.ndarray) -> None:
         """Add the codes of one batch."""
+        full = np.count_nonzero(values) >= self._most * len(values) * len(self._decoder)
+        if self._paired and not full:
+            assert self._dense is not None
+            sums = np.zeros_like(self._dense)
+            _add_pairs(values, units, sums)
+            self._dense += sums
+            return
         samples = np.repeat(np.arange(len(values)), values.shape[1])
         shape = (len(values), len(self._decoder))
         code = _sparse_matrix((values.ravel(), (samples, units.ravel())), shape)
         code.eliminate_zeros()
-        if len(self._decoder) < _DENSE_UNITS or code.nnz < _DENSE_SHARE * len(values) * len(self._decoder):
+        if not full:
             self._together = (self._together + code.T @ code).tocsr()
             return
         if self._dense is None:
@@ -191,7 +205,8 @@ class _SummedOverlaps:
         """Return a function that subtracts the overlaps with a chosen unit from all gains."""
         if self._dense is not None:
             overlaps = self._dense + self._together.toarray()
-            overlaps *= self._decoder @ self._decoder.T
+            for rows in self._blocks():
+                overlaps[rows] *= self._decoder[rows] @ self._decoder.T
             return lambda chosen, gain: np.subtract(gain, 2 * overlaps[chosen], out=gain)
         first, others, overlap = self._together.indptr, self._together.indices, self._multiply()
 
@@ -201,13 +216,18 @@ class _SummedOverlaps:
 
         return subtract
 
+    def _blocks(self) -> list[slice]:
+        """Return blocks of units whose products with all atoms are held at once."""
+        starts = range(0, len(self._decoder), _BLOCK_ROWS)
+        return [slice(start, start + _BLOCK_ROWS) for start in starts]
+
     def _multiply(self) -> np.ndarray:
         """Return the sums of z_i z_j d_i.d_j over samples, in the layout of the sparse sums of z_i z_j."""
         overlap, first = self._together.data.copy(), self._together.indptr
-        for start in range(0, len(self._decoder), _BLOCK_ROWS):
-            gram = self._decoder[start : start + _BLOCK_ROWS] @ self._decoder.T
+        for rows in self._blocks():
+            gram = self._decoder[rows] @ self._decoder.T
             for r in range(len(gram)):
-                row = slice(first[start + r], first[start + r + 1])
+                row = slice(first[rows.start + r], first[rows.start + r + 1])
                 overlap[row] *= gram[r, self._together.indices[row]]
         return overlap
 
@@ -277,6 +297,23 @@ def _sparse_matrix(content: tuple, shape: tuple[int, int]) -> Any:
 
 @numba.njit(cache=True)
 @no_type_check
+def _add_pairs(values, units, sums):
+    """Add z_i z_j to sums[i, j] for all pairs of units that fire together, sample by sample."""
+    active = np.empty(values.shape[1], np.int64)
+    for b in range(len(values)):
+        count = 0
+        for s in range(values.shape[1]):
+            if values[b, s] != 0:
+                active[count] = s
+                count += 1
+        for s in active[:count]:
+            row, value = sums[units[b, s]], values[b, s]
+            for t in active[:count]:
+                row[units[b, t]] += value * values[b, t]
+
+
+@numba.njit(cache=True)
+@no_type_check
 def _subtract_overlaps(units, overlaps, slots, weight, gain):
     width = units.shape[1]
     for slot in slots:
@@ -295,6 +332,7 @@ def _add_energy(values, units, decoder, x, energy):
             if z != 0:
                 along, square = 0.0, 0.0
                 for t in range(len(sample)):
-                    along += atom[t] * sample[t]
-                    square += atom[t] * atom[t]
+                    number = np.float64(atom[t])  # in double precision, whatever the precision of the decoder
+                    along += number * sample[t]
+                    square += number * number
                 energy[units[i, s]] += z * (2 * along - z * square)

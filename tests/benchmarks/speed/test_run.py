@@ -13,7 +13,7 @@ from benchmarks.speed.pipe import Shape, Worker
 from benchmarks.speed.worker import TINY, Bench, make_batch
 
 SHAPE = Shape(B=16, d=24, K=64, k=6)
-OURS = [name for name in ours.ENTRIES if name != "floor"]
+OURS = [name for name in ours.ENTRIES if name not in ours.FLOORS]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -34,6 +34,13 @@ def test_plain_objective_is_the_same_with_and_without_the_walk():
     torch.testing.assert_close(walked.forward(), decoded.forward())
     walked.step(), decoded.step()
     torch.testing.assert_close(walked.member.sae.decoder, decoded.member.sae.decoder)
+
+
+def test_floors_are_the_product_of_the_encoder():
+    x = make_batch(SHAPE)
+    floors = [ours.ENTRIES[name](SHAPE, x) for name in ours.FLOORS]
+    for floor in floors:
+        torch.testing.assert_close(floor.forward(), x @ floors[0].encoder.T)
 
 
 def test_entries_name_what_stays_in_memory():
@@ -104,6 +111,12 @@ peers.serve(dict(peers.ENTRIES, stand_in=Entry), {"stand_in": "1.0"})
     assert memory["gradients_mb"] == pytest.approx(4e-6 * SHAPE.d)
 
 
+def test_the_peers_trainers_need_no_osae():
+    code = NO_OSAE + "from benchmarks.speed import peers_training\nassert 'osae' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_summary_and_verdicts_follow_from_the_times():
     parts = {"forward": [1.0, 3.0, 2.0], "forward_backward": [4.0, 4.0, 4.0], "step": [6.0, 5.0, 9.0]}
     entry = run.summarize("osae-exact", parts, floor=2.0)
@@ -111,8 +124,9 @@ def test_summary_and_verdicts_follow_from_the_times():
     assert entry["range_ms"] == [5.0, 9.0]
     others = {"osae-topk": 6.0, "osae-topk-decoded": 5.0, "saelens-matryoshka": 60.0, "sparsify-topk": 24.0}
     entries = [entry, *({"name": name, "step_ms": ms} for name, ms in others.items())]
-    (line,) = run.state_verdicts([{"shape": SHAPE._asdict(), "floor_ms": 2.0, "entries": entries}])
-    assert "3.00 x the floor, 1.20 x our fastest TopK" in line
+    floors = {"floor_ms": 2.0, "floor_of_steps_ms": 1.0}
+    (line,) = run.state_verdicts([{"shape": SHAPE._asdict(), **floors, "entries": entries}])
+    assert "3.00 x the floor (6.00 x ours), 1.20 x our fastest TopK" in line
     assert "10.0 times as fast as saelens-matryoshka, 4.0 times as fast as sparsify-topk" in line
 
 
