@@ -23,7 +23,7 @@ from osae.config import from_json
 from osae.training.consensus import find_consensus
 
 FILE = "growth.jsonl"
-KEYS = ("text", "units", "short_tokens", "short_rate", "runs", "seed")
+KEYS = ("text", "units", "short_tokens", "short_rate", "wider", "runs", "seed")
 LENGTHS = (64, 256)
 
 
@@ -37,6 +37,7 @@ def plan(trials: list[Record]) -> Iterator[dict[str, Any]]:
                 key: trial[key] for key in ("text", "units", "k", "method", "changes", "tokens", "batch")
             }
             short = {"short_tokens": way.tokens, "short_rate": way.short_rate}
+            short |= {"wider": way.wider} if way.wider > 1 else {}
             for count in runs:
                 yield about | short | {"way": trial["way"], "runs": count, "seed": trial.get("seed", 0)}
 
@@ -48,13 +49,14 @@ def measure(trial: Mapping[str, Any], data: Path) -> Record:
     made = make_recipe(trial, halves[0].width)
     for run, rows in zip(RUNS, halves, strict=True):
         few = replace(way, runs=trial["runs"])
-        found = find_consensus(train_short(few, trainer, made, rows, trial["seed"] + run), way.same)
+        shorts = train_short(few, trainer, made, rows, trial["seed"] + run)
+        found = find_consensus(shorts, way.same, trial["units"])
         saes.append(sort_units(found.sae, rows))
         scores.append(found.scores)
     lengths = [n for n in LENGTHS if n < trial["units"]]
     found = measure_pair(saes, open_held_out(data, trial["text"]), lengths)
     half = float((torch.cat(scores) >= 0.5).double().mean())
-    return {key: trial[key] for key in KEYS} | {
+    return {key: trial[key] for key in KEYS if key in trial} | {
         "cpu_seconds": round(trainer.seconds / len(RUNS), 2),
         "measures": round_measures(found | {"found_by_half": half}),
     }

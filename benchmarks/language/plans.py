@@ -210,6 +210,38 @@ def consensus_repeats() -> Iterator[Planned]:
         yield agreed(750_000, way, text=text, seed=seed)
 
 
+def from_wider(
+    runs: int, *, short: int = 190_000, method: str = ORDERED, text: str = "wikipedia", seed: int = 0
+) -> Planned:
+    """Return a trial that starts from the consensus of runs with half as many units again, and free atoms."""
+    changes = ORDERED_AT_ONCE if method == ORDERED else AT_ONCE
+    way = Consensus(runs, short, 1e-3, 8e-3, wider=1.5, free=True)
+    return plan(method, 750_000, 256, changes, text=text, way=way, seed=seed)
+
+
+def wider() -> Iterator[Planned]:
+    """Yield both losses from wider short runs, more and fewer of them, and single runs of as many tokens."""
+    yield from_wider(16)
+    yield from_wider(16, method="topk")
+    yield from_wider(8, short=95_000)
+    yield from_wider(32)
+
+
+def wider_repeats() -> Iterator[Planned]:
+    """Yield sixteen wider short runs again, with other seeds, and single runs of as many tokens."""
+    for seed in (2, 4):
+        yield from_wider(16, seed=seed)
+    for seed in (2, 4):
+        yield plan(ORDERED, 5_000_000, 256, ORDERED_AT_ONCE, seed=seed)
+        yield plan("topk", 5_000_000, 256, AT_ONCE, seed=seed)
+
+
+def wider_linux() -> Iterator[Planned]:
+    """Yield the same on the text that took no part in the search."""
+    for seed in (0, 2, 4):
+        yield from_wider(16, text="linux", seed=seed)
+
+
 def cooling() -> Iterator[Planned]:
     """Yield rates that fall during the whole of training, faster at first."""
     yield probe({"lr.peak": 8e-3, "lr.decay": 1.0, "lr.power": 2.0})
@@ -245,6 +277,9 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "consensus": consensus,
     "consensus-small": consensus_small,
     "consensus-repeats": consensus_repeats,
+    "wider": wider,
+    "wider-repeats": wider_repeats,
+    "wider-linux": wider_linux,
     "held": held,
     "explore": explore,
     "combine": combine,

@@ -44,7 +44,15 @@ UNITS = 512  # of trials under the plain name of the text, and in the figure
 DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
 SETTING = ("text", "units", "method", "tokens", "batch")  # what pairs have in common if only a way differs
 REPEATED = 3  # pairs of runs from which a mean has an interval
-GROWN = ("text", "units", "seed", "short_tokens", "short_rate", "runs")  # by which consensuses are listed
+GROWN = (
+    "text",
+    "units",
+    "seed",
+    "short_tokens",
+    "short_rate",
+    "wider",
+    "runs",
+)  # by which consensuses are listed
 ABSENT = "-"
 
 
@@ -140,8 +148,9 @@ def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
     """Return the agreement of two consensuses by their number of short runs, before any further training."""
     head = ["text", "short runs", "runs", "stability / orderedness", "first 64 units", "found by half"]
     rows = []
-    for one in sorted(grown, key=lambda each: [each[key] for key in GROWN]):
-        short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}"
+    for one in sorted(grown, key=lambda each: [each.get(key, 1) for key in GROWN]):
+        wider = f", {one['wider']:g} times as wide" if "wider" in one else ""
+        short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}{wider}"
         share = f"{one['measures']['found_by_half']:.2f}"
         seeds = f"; seeds {one['seed']}, {one['seed'] + 1}" if one["seed"] else ""
         where = f"{one['text']}, {one['units']} units{seeds}"

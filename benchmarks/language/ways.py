@@ -20,7 +20,7 @@ from osae.data.shards import Shards
 from osae.data.source import MixedRows
 from osae.model import SAE
 from osae.objective import Terms
-from osae.recipes import FromSAE, Recipe
+from osae.recipes import FromConsensus, FromSAE, Recipe
 from osae.training.consensus import find_consensus, make_short
 from osae.training.loop import train
 from osae.training.member import Member
@@ -65,9 +65,10 @@ class Shared:
 class Consensus:
     """The run starts from the units that `runs` short runs have in common, and continues at a peak `rate`.
 
-    Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss. Atoms with a
-    cosine above `same` count as one unit. It is what a recipe with `FromConsensus` does, but short runs are
-    kept, so that trials can share them.
+    Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss, and has `wider`
+    times as many units. Atoms with a cosine above `same` count as one unit. With `free`, it is what a recipe
+    with `FromConsensus` does, but short runs are kept, so that trials can share them; otherwise, short runs
+    have the dictionary of the recipe.
     """
 
     runs: int
@@ -75,6 +76,8 @@ class Consensus:
     rate: float
     short_rate: float
     same: float = 0.6
+    wider: float = later(1.0)
+    free: bool = later(False)
 
 
 KEPT = (
@@ -102,8 +105,9 @@ def describe(way: Way) -> str:
         case Shared():
             return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
         case Consensus(runs, tokens, rate, short_rate):
+            wider = f", {way.wider:g} times as wide" if way.wider > 1 else ""
             return (
-                f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}, "
+                f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}{wider}, "
                 f"continued at {rate:g}"
             )
         case _:
@@ -213,13 +217,15 @@ def start_from_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows:
     """Return the SAE that short runs on these rows have in common, with its units sorted by gain."""
     saes = train_short(way, trainer, recipe, rows, seed)
     started = time.process_time()
-    found = sort_units(find_consensus(saes, way.same).sae, rows)
+    found = sort_units(find_consensus(saes, way.same, recipe.sae.units).sae, rows)
     trainer.seconds += time.process_time() - started
     return found
 
 
 def train_short(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> list[SAE]:
     """Return the SAEs of the short runs."""
-    short = make_short(recipe, way.tokens, way.short_rate / recipe.lr.peak)
+    start = FromConsensus(way.runs, way.tokens, way.short_rate / recipe.lr.peak, way.same, way.wider)
+    short = make_short(recipe, start)
+    short = short if way.free else replace(short, dictionary=recipe.dictionary)
     seeds = range(SEEDS * (seed + 1), SEEDS * (seed + 1) + way.runs)
     return [trainer.fit(short, rows, one, kept=()).requires_grad_(False) for one in seeds]

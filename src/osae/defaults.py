@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 BATCH = 512  # activations in a training step; docs/consistency.md has the reason
-LARGE_BATCH = 2048  # of the language-model settings, and of the protocol for hard worlds
+LARGE_BATCH = 2048  # of the language-model settings
 GROUPS = 5  # of Matryoshka's prefixes
 CONTEXT = 128  # tokens in a context
 PREDICTIONS = 20_000  # to average the cross-entropy over

@@ -89,8 +89,8 @@ class Training:
     dense: bool = False  # whether pre-activations of all units are needed at once
     start_rows: int = 0  # of which principal directions or modes are found
     mode_units: int = 0  # the most modes that are found, if units start from them
-    consensus_runs: int = 0  # short runs for every SAE, if SAEs start from what these have in common
-    short_steps: int = 0  # of all short runs of an SAE
+    consensus_units: int = 0  # of all short runs of an SAE, if SAEs start from what these have in common
+    short_steps: int = 0  # of all short runs of an SAE, as many as if they had as many units as the SAE
     revival_rows: int = 0  # that are searched for directions of spare units
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
     world_units: int = 0  # atoms of the synthetic world, if the data are drawn from one
@@ -114,7 +114,9 @@ class Training:
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)
-        disk = self.members * matrix * self._count_matrices(seconds, checkpoint_seconds) + self.contexts
+        written = matrix * self._count_matrices(seconds, checkpoint_seconds)
+        short = 2 * SINGLE * self.consensus_units * self.width  # encoders and decoders of short runs
+        disk = self.members * (written + short) + self.contexts
         return Forecast(
             FIXED_TRAINING + max(drawn, started, stepped, saved, searched, ordered), disk, seconds
         )
@@ -128,14 +130,13 @@ class Training:
         written = MOST_CHECKPOINTS
         if seconds is not None and checkpoint_seconds > 0:
             written = min(written, 1 + int(SLOWER * seconds // checkpoint_seconds))
-        return max(6 * written, 6 * min(written, 2) + 2) + 2 * (self.snapshots + self.consensus_runs)
+        return max(6 * written, 6 * min(written, 2) + 2) + 2 * self.snapshots
 
     def _of_start(self) -> int:
         """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
-        if self.consensus_runs:
+        if self.consensus_units:
             # encoders and decoders, twice, and the cosines of all units with those of a run
-            matrix = SINGLE * self.units * self.width
-            return self.consensus_runs * (4 * matrix + SINGLE * self.units**2)
+            return SINGLE * self.consensus_units * (4 * self.width + 2 * self.units)
         rows = SINGLE * self.start_rows * self.width
         if not self.mode_units:
             # the rows around their mean, in double precision, and twice along all directions

@@ -84,13 +84,15 @@ class FromConsensus:
     """The units that most of several short runs on the same data find (see `osae.training.consensus`).
 
     Each of the `runs` sees `samples` rows, under the plain loss, at `rate` times the peak rate of the recipe,
-    which should be low enough to stay near the consensus. Atoms with a cosine above `same` count as one unit.
+    which should be low enough to stay near the consensus. It has `wider` times as many units, of which those
+    that most runs find are kept. Atoms with a cosine above `same` count as one unit.
     """
 
     runs: int = 8
     samples: int = 375_000
     rate: float = 8.0
     same: float = 0.6
+    wider: float = 1.5
 
     def __post_init__(self):
         if self.runs < 1 or self.samples < 1:
@@ -99,6 +101,8 @@ class FromConsensus:
             raise ValueError(f"rate={self.rate}: give a positive number.")
         if not 0 < self.same < 1:
             raise ValueError(f"same={self.same}: give a cosine between 0 and 1.")
+        if not (isfinite(self.wider) and self.wider >= 1):
+            raise ValueError(f"wider={self.wider}: give a number of at least 1.")
 
 
 @variant

@@ -15,7 +15,7 @@ from benchmarks.trials import read_trials, run_missing
 from osae.config import to_json
 from osae.data.documents import read_documents
 from osae.data.shards import Shards, write_shards
-from osae.recipes import Task, recipe
+from osae.recipes import FromConsensus, Task, recipe
 from osae.training.consensus import make_short
 from osae.training.simple import fit
 
@@ -139,6 +139,7 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
             ways.Fork(640, 1e-3),
             ways.Shared(documents=True),
             ways.Consensus(3, 640, 1e-3, 2e-3),
+            ways.Consensus(2, 640, 1e-3, 2e-3, wider=1.5, free=True),
         )
     ):
         sae = _train(tmp_path / str(number), way)
@@ -150,7 +151,7 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
 def test_agreement_is_measured_for_every_doubling_of_the_short_runs_without_training_them_again(tmp_path):
     _harvest(tmp_path / "text")
     _harvest(tmp_path / "text-held-out", rows=128, seed=1)
-    way = to_json(ways.Consensus(5, 640, 1e-3, 2e-3))
+    way = to_json(ways.Consensus(5, 640, 1e-3, 2e-3, wider=1.5))
     record = trials.run_trial(_trial(way=way), tmp_path)
     kept = len(list((tmp_path / "saes").iterdir()))
     planned = list(growth.plan([record, _trial()]))
@@ -163,10 +164,13 @@ def test_agreement_is_measured_for_every_doubling_of_the_short_runs_without_trai
 
 
 def test_the_short_runs_of_a_trial_are_those_of_the_package(tmp_path):
-    made, way = recipe("osae-aligned", Task(8, 12, 2, 640, 64)), ways.Consensus(1, 640, 1e-3, 8e-3)
+    made = recipe("osae-aligned", Task(8, 12, 2, 640, 64))
+    way = ways.Consensus(1, 640, 1e-3, 8e-3, wider=1.5, free=True)
     rows = _harvest(tmp_path / "rows")
     (short,) = ways.train_short(way, ways.Trainer(tmp_path / "saes"), made, rows, 0)
-    same = fit(make_short(made, 640, 8e-3 / made.lr.peak), rows, seed=ways.SEEDS, progress=False)
+    start = FromConsensus(1, 640, 8e-3 / made.lr.peak, wider=1.5)
+    same = fit(make_short(made, start), rows, seed=ways.SEEDS, progress=False)
+    assert len(short.decoder) == 18
     assert torch.equal(short.decoder, same.decoder)
 
 

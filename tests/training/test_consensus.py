@@ -1,6 +1,8 @@
 """The consensus of several SAEs has what they share; a run that starts from one can be killed at any time."""
 
+import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from osae.data.shards import write_shards
 from osae.data.source import Live, MemoryRows, OnDisk
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
+from osae.dictionary import FreeAtoms
 from osae.model import SAE, SAEConfig
 from osae.prefix import Full
 from osae.ranks import Mesh, Ranks
@@ -55,7 +58,7 @@ def _assert_same_units(a, b):
 @pytest.mark.parametrize("copies", [1, 4])
 def test_the_consensus_of_copies_of_an_sae_is_that_sae(copies):
     sae = _make_sae(_draw_atoms(12), bias=0.25)
-    found = find_consensus([_shuffle(sae, n) for n in range(copies)], SAME)
+    found = find_consensus([_shuffle(sae, n) for n in range(copies)], SAME, 12)
     _assert_same_units(found.sae, sae)
     torch.testing.assert_close(found.scores, torch.ones(12))
 
@@ -65,7 +68,7 @@ def test_atoms_that_count_as_one_unit_still_fill_the_dictionary():
     near = normalize(atoms + 0.1 * _draw_atoms(6, seed=1), dim=-1)
     sae = _make_sae(torch.cat([atoms, near]))
     assert bool(((atoms * near).sum(1) > SAME).all())
-    found = find_consensus([sae, sae, sae], SAME).sae
+    found = find_consensus([sae, sae, sae], SAME, 12).sae
     assert found.config.units == 12
     assert bool(found.decoder.isfinite().all())
     torch.testing.assert_close(found.decoder.norm(dim=1), torch.ones(12))
@@ -81,8 +84,8 @@ def test_neither_the_order_of_runs_nor_that_of_units_changes_the_set_of_units():
         )
         for n in range(1, 5)
     ]
-    found = find_consensus(saes, SAME)
-    again = find_consensus([_shuffle(sae, n) for n, sae in enumerate(reversed(saes))], SAME)
+    found = find_consensus(saes, SAME, 12)
+    again = find_consensus([_shuffle(sae, n) for n, sae in enumerate(reversed(saes))], SAME, 12)
     torch.testing.assert_close(found.scores[:8], again.scores[:8])
     first, other = found.sae.decoder[:8], again.sae.decoder[:8]
     torch.testing.assert_close((first @ other.T).amax(1), torch.ones(8))
@@ -92,11 +95,19 @@ def test_units_that_most_runs_find_come_first_and_are_nearer_to_the_truth_than_a
     shared, runs = _draw_atoms(8), 6
     noisy = [normalize(shared + 0.5 * _draw_atoms(8, seed=20 + n), dim=-1) for n in range(runs)]
     saes = [_make_sae(torch.cat([_draw_atoms(4, seed=n + 1), each])) for n, each in enumerate(noisy)]
-    found = find_consensus(saes, SAME)
+    found = find_consensus(saes, SAME, 12)
     nearest = (shared @ found.sae.decoder[:8].T).amax(1)
     assert float(nearest.mean()) > max(float((shared * each).sum(1).mean()) for each in noisy)
     assert bool((found.scores[:8] > found.scores[8:].max()).all())
     assert bool((found.scores <= 1 + 1e-6).all())
+
+
+def test_of_wider_runs_the_units_that_most_of_them_find_are_kept():
+    shared = _draw_atoms(8)
+    saes = [_make_sae(torch.cat([_draw_atoms(6, seed=30 + n), shared])) for n in range(4)]
+    found = find_consensus(saes, SAME, 8)
+    _assert_same_units(found.sae, _make_sae(shared))
+    torch.testing.assert_close(found.scores, torch.ones(8))
 
 
 def _world_rows(part=0, samples=4000):
@@ -116,23 +127,24 @@ def _states_equal(a, b):
 
 
 def test_short_runs_are_plain_runs_from_noise_at_another_rate():
-    short = consensus.make_short(_make_recipe(), 1000, 2.0)
+    short = consensus.make_short(_make_recipe(), FromConsensus(3, 1000, rate=2.0, wider=1.5))
     assert (short.samples, short.start, short.prefix, short.resort) == (1000, FromNoise(), Full(), None)
     assert short.lr.peak == 2 * _make_recipe().lr.peak
-    assert short.sae == _make_recipe().sae
+    assert short.dictionary == FreeAtoms()
+    assert short.sae == replace(_make_recipe().sae, units=36)
 
 
-def test_consensuses_on_disjoint_samples_agree_more_than_single_short_runs():
-    made, sources = _make_recipe(), [MemoryRows(_world_rows(part)) for part in (0, 1)]
-    made = alter(made, {"start": FromConsensus(8, 4000, rate=2.0)})
-    starts = [
-        consensus.start_from_runs(made, part, source) or pytest.fail("no start")
-        for part, source in enumerate(sources)
-    ]
-    short = consensus.make_short(made, 4000, 2.0)
-    single = [fit(short, source.block(0), seed=seed, progress=False) for seed, source in enumerate(sources)]
-    agreement = [metrics.stability(a.decoder.detach(), b.decoder.detach()) for a, b in (starts, single)]
-    assert agreement[0] > agreement[1] + 0.05
+def test_consensuses_on_disjoint_samples_agree_more_than_single_short_runs_and_most_from_wider_ones():
+    sources = [MemoryRows(_world_rows(part)) for part in (0, 1)]
+
+    def agree(**changes):
+        made = alter(_make_recipe(), {"start": FromConsensus(samples=8000, rate=2.0, **changes)})
+        starts = [consensus.start_from_runs(made, part, source) for part, source in enumerate(sources)]
+        return metrics.stability(*(start.decoder for start in starts if start is not None))
+
+    alone, together, wider = agree(runs=1, wider=1.0), agree(runs=8, wider=1.0), agree(runs=8, wider=1.5)
+    assert together > alone + 0.02
+    assert wider > together + 0.04
 
 
 def test_the_start_is_a_function_of_the_data_and_the_seed():
@@ -221,6 +233,18 @@ def test_osae_train_announces_and_keeps_the_short_runs(tmp_path, capsys):
     assert len({sae.provenance["seed"] for sae in shorts} | {0}) == 3
 
 
+def test_the_short_runs_score_every_unit_of_the_sae_that_starts_from_them(tmp_path):
+    (member,) = runs.go(_create(tmp_path, "run"))
+    shorts = [str(path) for path in sorted((tmp_path / "run/short" / member.name).iterdir())]
+    scores = tmp_path / "scores.csv"
+    assert main(["compare", str(tmp_path / "run" / member.name), *shorts, "--units", str(scores)]) == 0
+    with scores.open() as file:
+        supports = [float(row["support"]) for row in csv.DictReader(file) if row["sae"] == member.name]
+    assert len(supports) == 24
+    assert all(0 <= support <= 1 for support in supports)
+    assert len(set(supports)) > 1
+
+
 def test_a_member_alone_cannot_find_a_consensus():
     with pytest.raises(ValueError, match="needs short runs"):
         Member(_make_recipe(), 0, _world_rows())
@@ -239,7 +263,7 @@ def test_short_runs_count_in_the_forecast(tmp_path):
     write_shards(tmp_path / "data", [{"activations": _world_rows()}])
     source = OnDisk(str(tmp_path / "data"))
     alone, after = (measure_training([_make_recipe(**c)], [0], source) for c in ({"start": FromNoise()}, {}))
-    assert (alone.short_steps, after.short_steps) == (0, 3 * 10)
+    assert (alone.short_steps, after.short_steps) == (0, 1.5 * 3 * 10)
     assert after.forecast().disk > alone.forecast().disk
 
 
@@ -249,10 +273,10 @@ def test_the_start_by_name_stays_near_the_consensus():
     assert made.start == FromConsensus()
     assert made.k_warmup is None
     assert made.lr.peak == usual.lr.peak / 4
-    assert consensus.make_short(made, 1000, FromConsensus().rate).lr.peak == 2 * usual.lr.peak
+    assert consensus.make_short(made, FromConsensus()).lr.peak == 2 * usual.lr.peak
 
 
-@pytest.mark.parametrize("wrong", [{"runs": 0}, {"samples": 0}, {"rate": 0.0}, {"same": 1.0}])
+@pytest.mark.parametrize("wrong", [{"runs": 0}, {"samples": 0}, {"rate": 0.0}, {"same": 1.0}, {"wider": 0.5}])
 def test_a_start_from_a_consensus_names_what_is_wrong(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
         FromConsensus(**wrong)

@@ -33,6 +33,7 @@ OTHER_ROADS = ("topk-resorted", "topk-archetypal", "topk-aligned", "topk-kmeans"
 ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE, OSAE_ALIGNED, OSAE_FROM_MODES, *OTHER_ROADS)
 TABLE_METHODS = (VANILLA, TOPK, BATCHTOPK, *MATRYOSHKA, NESTED_DROPOUT, OSAE_PAPER, OSAE)  # in table 1
 LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models
+HARD_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE_FROM_NOISE, OSAE_ALIGNED)  # on hard worlds
 
 # how SAEs start: from the data's principal directions, from random atoms, from clusters or modes of the data,
 # or from what short runs have in common

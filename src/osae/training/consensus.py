@@ -1,6 +1,6 @@
 """Consensus: the units that many short runs find, as a start for training.
 
-Shapes: N runs, K units, d width, n centres, P = N K atoms of all runs together.
+Shapes: N runs of M units, K units of the start, d width, n centres, P = N M atoms of all runs together.
 
 A run settles in one of many solutions of similar quality, and chance decides in which one. Some of its units
 almost every run finds, others hardly any. So several short runs are trained, and the start has the units that
@@ -13,6 +13,10 @@ count as one unit. Beginning with the atoms that score best,
     centre <- normalised sum over runs of c^4 times the nearest atom of the run
 
 is repeated a few times; a unit's encoder and bias are means with the same weights.
+
+Short runs have more units than the start. With as many, the units of a run with the least gain are a matter
+of chance, because many others would have had almost the same gain; with more, almost every run finds the K
+units that matter most.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +33,7 @@ from osae import passes
 from osae.config import to_json
 from osae.data.source import Source
 from osae.devices import single_thread
+from osae.dictionary import FreeAtoms
 from osae.model import SAE
 from osae.prefix import Full
 from osae.recipes import FromConsensus, FromNoise, Recipe
@@ -43,11 +48,20 @@ SORTED_ROWS = 50_000  # by which the units of the start are sorted
 PER_UNIT = ("decoder", "encoder", "encoder_bias", "threshold")  # what is averaged
 
 
-def make_short(recipe: Recipe, samples: int, rate: float) -> Recipe:
-    """Return the recipe of a short run: from noise, under the plain loss, with units in any order."""
-    lr = replace(recipe.lr, peak=rate * recipe.lr.peak)
-    whole = replace(recipe, samples=samples, lr=lr, extensions=(), start=FromNoise())
-    return replace(whole, prefix=Full(), sweep=None, resort=None)
+def make_short(recipe: Recipe, start: FromConsensus) -> Recipe:
+    """Return the recipe of a short run: from noise, under the plain loss, with free atoms in any order."""
+    return replace(
+        recipe,
+        sae=replace(recipe.sae, units=round(start.wider * recipe.sae.units)),
+        samples=start.samples,
+        lr=replace(recipe.lr, peak=start.rate * recipe.lr.peak),
+        extensions=(),
+        start=FromNoise(),
+        prefix=Full(),
+        dictionary=FreeAtoms(),
+        sweep=None,
+        resort=None,
+    )
 
 
 def start_from_runs(
@@ -69,7 +83,7 @@ def start_from_runs(
     start = recipe.start
     if not isinstance(start, FromConsensus):
         return None
-    short, saes = make_short(recipe, start.samples, start.rate), []
+    short, saes = make_short(recipe, start), []
     for number in range(start.runs):
         kept = folder / str(number) if folder else None
         if kept and (kept / "sae.json").is_file():
@@ -84,7 +98,7 @@ def start_from_runs(
         if kept:
             saes[-1].save(kept, provenance={"recipe": to_json(short), "seed": own})
     rows = finite_rows(source.block(0), "block 0", on_nan)[:SORTED_ROWS]
-    found = find_consensus(saes, start.same).sae
+    found = find_consensus(saes, start.same, recipe.sae.units).sae
     return found.reorder(passes.order_units(found, rows.split(passes.ROWS)))
 
 
@@ -104,7 +118,7 @@ class _Found(NamedTuple):
     def scores(self) -> Float[Tensor, "n"]:
         return self.weights.mean(0)
 
-    def mean(self, tensor: Float[Tensor, "N K ..."]) -> Float[Tensor, "n ..."]:
+    def mean(self, tensor: Float[Tensor, "N M ..."]) -> Float[Tensor, "n ..."]:
         """Return the weighted mean of the units that were found."""
         shares = self.weights / self.weights.sum(0).clamp(min=1e-12)
         total = torch.zeros_like(tensor[0][self.units[0]])
@@ -115,15 +129,15 @@ class _Found(NamedTuple):
 
 @single_thread()  # the last bits of products depend on the number of threads
 @torch.no_grad()
-def find_consensus(saes: Sequence[SAE], same: float) -> Consensus:
-    """Return the K units that most of these SAEs have, averaged over the SAEs that have them.
+def find_consensus(saes: Sequence[SAE], same: float, units: int) -> Consensus:
+    """Return the units that most of these SAEs have, averaged over the SAEs that have them.
 
     If fewer units are different enough, the others are the atoms farthest from those chosen, one by one.
     """
     stored = [sae.state_dict() for sae in saes]
     parts = {name: torch.stack([one[name].detach().cpu() for one in stored]) for name in PER_UNIT}
     atoms = parts["decoder"]
-    pool, units = atoms.flatten(0, 1), atoms.shape[1]
+    pool = atoms.flatten(0, 1)
     centres = pool[_choose(pool, _find(atoms, pool, 0.0).scores(), same)]
     for _ in range(ROUNDS):
         centres = normalize(_find(atoms, centres, same).mean(atoms), dim=-1)
@@ -138,7 +152,7 @@ def find_consensus(saes: Sequence[SAE], same: float) -> Consensus:
     return Consensus(sae.requires_grad_(False), found.scores())
 
 
-def _find(atoms: Float[Tensor, "N K d"], centres: Float[Tensor, "n d"], same: float) -> _Found:
+def _find(atoms: Float[Tensor, "N M d"], centres: Float[Tensor, "n d"], same: float) -> _Found:
     """Return the units nearest to the centres; those with a smaller cosine than `same` have no weight."""
     nearest = [(centres @ of_run.T).max(1) for of_run in atoms]
     cosines = torch.stack([found.values for found in nearest]).clamp(min=0)

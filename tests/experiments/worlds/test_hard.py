@@ -10,8 +10,8 @@ import torch
 
 from osae.config import alter
 from osae.data.worlds import ForestWorld
-from osae.defaults import LARGE_BATCH
-from osae.experiments.methods import LM_METHODS, UNTRAINED
+from osae.defaults import BATCH
+from osae.experiments.methods import HARD_METHODS, UNTRAINED
 from osae.experiments.worlds import hard
 from osae.experiments.worlds.claims import CLAIMS
 from osae.experiments.worlds.hard_measures import measure_pair
@@ -35,7 +35,7 @@ def ran(tmp_path_factory):
 
 def test_every_method_has_a_row_and_the_claims_find_their_methods(ran):
     rows = ran[0].sections[0].by_method()
-    assert {*LM_METHODS, UNTRAINED} <= set(rows)
+    assert {*HARD_METHODS, UNTRAINED} <= set(rows)
     assert all(set(claim.methods) <= set(rows) for claim in CLAIMS["hard"])
     assert rows[UNTRAINED].reference
     for row in rows.values():
@@ -54,7 +54,7 @@ def test_each_run_trains_on_a_part_of_its_own(ran):
 def test_batch_and_start_change_for_all_methods_alike(tmp_path, monkeypatch):
     monkeypatch.setitem(hard.WORLDS, "flat", SMALL)
     monkeypatch.setattr(hard, "QUICK_SAMPLES", 1500)
-    methods = ("topk", "osae")
+    methods = ("topk", "osae-aligned")
     options = HardOptions(
         out=tmp_path,
         quick=True,
@@ -63,14 +63,14 @@ def test_batch_and_start_change_for_all_methods_alike(tmp_path, monkeypatch):
         forests=("flat",),
         methods=methods,
         batch=100,
-        start="noise",
+        start="data",
     )
     rows = hard.run(options, lambda *words: None).sections[0].by_method()
     for method in (*methods, UNTRAINED):
         made = rows[method].recipe or {}
-        assert (made["batch"], made["start"]["kind"]) == (100, "FromNoise"), method
+        assert (made["batch"], made["start"]["kind"]) == (100, "FromData"), method
     usual = HardOptions(out=tmp_path)
-    assert (usual.rows_per_step, usual.start) == (LARGE_BATCH, None)
+    assert (usual.rows_per_step, usual.start) == (BATCH, "noise")
     with pytest.raises(ValueError, match="--batch 1501 exceeds the world's 1500 samples: give a smaller"):
         hard.hard_task(SMALL, replace(usual, batch=1501))
 

@@ -4,8 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from osae.defaults import LARGE_BATCH
-from osae.experiments.methods import ACTIVATION_METHODS, LM_METHODS, STARTS, TABLE_METHODS, WORLD_METHODS
+from osae.defaults import BATCH
+from osae.experiments.methods import (
+    ACTIVATION_METHODS,
+    HARD_METHODS,
+    NOISE,
+    STARTS,
+    TABLE_METHODS,
+    WORLD_METHODS,
+)
 from osae.experiments.options import (
     FEW_SEEDS,
     QUICK_SEEDS,
@@ -297,20 +304,19 @@ class HardOptions(SeedOptions):
     """The options of the hard worlds, whose runs share only the recipe."""
 
     methods: tuple[str, ...] = option(
-        "recipes (for activations) to train", default=LM_METHODS, choices=ACTIVATION_METHODS
+        "recipes (for activations) to train", default=HARD_METHODS, choices=ACTIVATION_METHODS
     )
     forests: tuple[str, ...] = option("worlds to train on", default=HARD_WORLDS, choices=HARD_WORLDS)
     batch: int | None = option(
         "batch size, in samples",
         default=None,
         least=1,
-        shown=f"{LARGE_BATCH}, with --quick {QUICK_HARD_BATCH}",
+        shown=f"{BATCH}, with --quick {QUICK_HARD_BATCH}",
     )
-    start: str | None = option(
+    start: str = option(
         "start from principal directions of the data, from noise, or from clusters or modes of the data",
-        default=None,
+        default=NOISE,
         choices=STARTS,
-        shown="as in the recipe",
     )
 
     def __post_init__(self) -> None:
@@ -321,7 +327,7 @@ class HardOptions(SeedOptions):
     @property
     def rows_per_step(self) -> int:
         """The number of samples in a step."""
-        return self.batch or (QUICK_HARD_BATCH if self.quick else LARGE_BATCH)
+        return self.batch or (QUICK_HARD_BATCH if self.quick else BATCH)
 
 
 @dataclass(frozen=True, kw_only=True)
