@@ -221,11 +221,11 @@ class DictionarySize:
 
     def encode(self) -> int:
         """Return the bytes that encoding and decoding a batch of rows takes."""
-        rows = 8 * SINGLE * STUDY_ROWS * self.width
+        rows = SINGLE * STUDY_ROWS * self.width
         if self.k is None:
-            return rows + 5 * SINGLE * STUDY_ROWS * self.units
+            return 8 * rows + 5 * SINGLE * STUDY_ROWS * self.units
         product = _measure_product(STUDY_ROWS, self.units)
-        return rows + 8 * SINGLE * STUDY_ROWS * self.k + product
+        return 6 * rows + 8 * SINGLE * STUDY_ROWS * self.k + product
 
     def observe(self, rows: int) -> int:
         """Return the bytes that encoding that many rows takes, and the gains of units from their codes."""
@@ -326,9 +326,9 @@ def _count_choosing(sae: DictionarySize, rows: int) -> float:
 
 def forecast_stitching(small: DictionarySize, large: DictionarySize, rows: int) -> Forecast:
     """Return what stitching the units of one SAE into another takes, on that many rows."""
-    held = 2 * (small.matrix + large.matrix) + 2 * large.matrix
+    held = 2 * (small.matrix + large.matrix)
     work = small.count_encoding(rows) + large.count_encoding(rows)
-    return Forecast(FIXED + held + small.encode() + large.encode(), work=work)
+    return Forecast(FIXED + held + max(small.encode(), large.encode()), work=work)
 
 
 def forecast_contexts(
