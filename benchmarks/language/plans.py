@@ -220,7 +220,7 @@ def from_wider(
 
 
 def wider() -> Iterator[Planned]:
-    """Yield both losses from wider short runs, more and fewer of them, and single runs of as many tokens."""
+    """Yield both losses from sixteen wider short runs, and the ordered one from fewer and from more."""
     yield from_wider(16)
     yield from_wider(16, method="topk")
     yield from_wider(8, short=95_000)

@@ -90,6 +90,7 @@ class Training:
     start_rows: int = 0  # of which principal directions or modes are found
     mode_units: int = 0  # the most modes that are found, if units start from them
     consensus_units: int = 0  # of all short runs of an SAE, if SAEs start from what these have in common
+    short_units: int = 0  # of one short run
     short_steps: int = 0  # of all short runs of an SAE, as many as if they had as many units as the SAE
     revival_rows: int = 0  # that are searched for directions of spare units
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
@@ -136,7 +137,7 @@ class Training:
         """Return the bytes of finding what units start from: principal directions, modes, or a consensus."""
         if self.consensus_units:
             # encoders and decoders, twice, and the cosines of all units with those of a run
-            return SINGLE * self.consensus_units * (4 * self.width + 2 * self.units)
+            return SINGLE * self.consensus_units * (4 * self.width + self.units + self.short_units)
         rows = SINGLE * self.start_rows * self.width
         if not self.mode_units:
             # the rows around their mean, in double precision, and twice along all directions
@@ -174,7 +175,23 @@ def list_smaller_runs(size: Training) -> Iterator[tuple[str, Training]]:
     for batch in halve(size.batch):
         yield f"--batch {batch}", replace(size, batch=batch)
     for units in halve(size.units):
-        yield f"--units {units}", replace(size, units=units, entries=min(size.entries, units))
+        yield f"--units {units}", _with_units(size, units)
+
+
+def _with_units(size: Training, units: int) -> Training:
+    """Return the same run with SAEs of so many units."""
+
+    def scale(count: int) -> int:
+        return count * units // size.units
+
+    return replace(
+        size,
+        units=units,
+        entries=min(size.entries, units),
+        mode_units=scale(size.mode_units),
+        consensus_units=scale(size.consensus_units),
+        short_units=scale(size.short_units),
+    )
 
 
 def count_context_bytes(tokens: int, context: int, skip: int = 0) -> int:
@@ -391,11 +408,10 @@ def forecast_harvest(
     `model` is the number of bytes that the model needs for the tokens of one batch, `seconds` its time.
     """
     inside, stored = SINGLE * min(rows, block) * width, item / SINGLE
-    if (
-        inside < RETURNED
-    ):  # the allocator keeps the batches of a block, joined, shuffled, stored and in double
+    # the allocator keeps the batches of a small block, joined, shuffled, stored and in double
+    if inside < RETURNED:
         copies = round((5 + 2 * stored) * inside)
-    else:  # it returns them, except for some of the batches, whose arrays are smaller
+    else:  # it returns those of a large one, except for some of the batches, whose arrays are smaller
         copies = round((3 + stored) * inside) + min(inside, 2 * RETURNED)
     return Forecast(FIXED_HARVEST + model + copies, rows * (item * width + 12), seconds)
 

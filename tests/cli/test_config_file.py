@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for path, message in (
         (tmp_path / "no", "No such file"),
-        (tmp_path, "directory"),
+        (tmp_path, "is not a regular file"),
         (tmp_path / "binary", "text"),
     ):
         assert main(["train", "--config", str(path)]) == 2

@@ -187,3 +187,13 @@ def test_bos_is_the_models_habit_unless_said_otherwise(tmp_path):
     assert [without.bos(wanted) for wanted in ("auto", "no")] == [None, None]
     with pytest.raises(ValueError, match="no BOS token"):
         without.bos("yes")
+
+
+def test_a_model_without_attention_has_a_forecast(tmp_path):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes)).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    model = LanguageModel(str(tmp_path), layer=1, device="cpu")
+    assert model.forecast_bytes(128, 8) > 0

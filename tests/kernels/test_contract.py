@@ -504,7 +504,7 @@ def test_tasks_of_the_benchmark_on_32_threads(threads):
 
     threads(32)
     found = [count_tasks(shape.B, shape.d, shape.K) for shape in SHAPES]
-    assert [backward for _, backward in found] == [32, 36, 32, 36, 36, 36]
+    assert [backward for _, backward in found] == [32, 36, 32, 36, 36, 36, 36]
     assert all(forward >= 128 for forward, _ in found)
     # selection by rows, the encoder's gradient by units, decoding by rows
     assert {len(cpu._rows(rows)) for shape in SHAPES for rows in (shape.B, shape.K)} == {128}

@@ -17,6 +17,7 @@ from osae.data.source import Live, MemoryRows, OnDisk
 from osae.data.text import TextFiles
 from osae.data.worlds import SparseWorld
 from osae.dictionary import FreeAtoms
+from osae.forecast import list_smaller_runs
 from osae.model import SAE, SAEConfig
 from osae.prefix import Full
 from osae.ranks import Mesh, Ranks
@@ -265,6 +266,18 @@ def test_short_runs_count_in_the_forecast(tmp_path):
     alone, after = (measure_training([_make_recipe(**c)], [0], source) for c in ({"start": FromNoise()}, {}))
     assert (alone.short_steps, after.short_steps) == (0, 1.5 * 3 * 10)
     assert after.forecast().disk > alone.forecast().disk
+
+
+def test_a_suggested_smaller_run_has_smaller_short_runs(tmp_path):
+    write_shards(tmp_path / "data", [{"activations": _world_rows()}])
+    source = OnDisk(str(tmp_path / "data"))
+    large, small = (
+        measure_training([recipe("topk", Task(16, units, 3, 2000, 100), start="consensus")], [0], source)
+        for units in (24, 12)
+    )
+    suggested = dict(list_smaller_runs(large))["--units 12"]
+    assert (suggested.consensus_units, suggested.short_units) == (small.consensus_units, small.short_units)
+    assert suggested.forecast().memory < large.forecast().memory
 
 
 def test_the_start_by_name_stays_near_the_consensus():

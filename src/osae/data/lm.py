@@ -94,7 +94,8 @@ class LanguageModel:
         # of the residual stream and attention, kept by the allocator, and of an MLP
         numbers = 16 * width + 4 * (getattr(config, "intermediate_size", None) or 4 * width)
         if getattr(config, "_attn_implementation", None) == "eager":  # scores, before and after their softmax
-            numbers += 4 * config.num_attention_heads * min(context, tokens)
+            heads = getattr(config, "num_attention_heads", None) or 0  # some models have no attention
+            numbers += 4 * heads * min(context, tokens)
         numbers += LOSS_COPIES * self.vocabulary if losses else 0
         together = self.count_passes() * max(self.limit_tokens(tokens), min(context, tokens))
         return together * SINGLE * numbers

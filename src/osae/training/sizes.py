@@ -39,7 +39,8 @@ def measure_training(
         blocks=blocks,
         start_rows=max(_count_start_rows(recipe, rows) for recipe in recipes),
         mode_units=max(map(_count_modes, recipes)),
-        consensus_units=max(map(_count_short_units, recipes)),
+        consensus_units=max(_count_short_runs(recipe) * _count_short_units(recipe) for recipe in recipes),
+        short_units=max(map(_count_short_units, recipes)),
         short_steps=max(map(_count_short_steps, recipes)),
         revival_rows=max(_count_revival_rows(recipe, rows) for recipe in recipes),
         sorted_k=max(_find_sorted_k(recipe) for recipe in recipes),
@@ -117,10 +118,14 @@ def _count_modes(recipe: Recipe) -> int:
     return recipe.sae.units * len(recipe.start.shares) if isinstance(recipe.start, FromModes) else 0
 
 
+def _count_short_runs(recipe: Recipe) -> int:
+    return recipe.start.runs if isinstance(recipe.start, FromConsensus) else 0
+
+
 def _count_short_units(recipe: Recipe) -> int:
-    """Return the number of units of all short runs together."""
+    """Return the number of units of one short run."""
     start = recipe.start
-    return round(start.runs * start.wider * recipe.sae.units) if isinstance(start, FromConsensus) else 0
+    return round(start.wider * recipe.sae.units) if isinstance(start, FromConsensus) else 0
 
 
 def _count_short_steps(recipe: Recipe) -> int:

@@ -268,7 +268,8 @@ CLAIMS: tuple[LMClaim, ...] = (
         tail=WHOLE,
     ),
     Compared(
-        "The same within the first {first} units.",
+        "From noise, using the same seed on two texts helps O-SAE more than random Matryoshka within the "
+        "first {first} units.",
         finding.find_early_seed_gain,
         OSAE_PAPER,
         (MATRYOSHKA_RANDOM,),

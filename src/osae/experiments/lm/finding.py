@@ -272,7 +272,7 @@ def find_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def find_early_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield the same within the first group."""
+    """Yield whether using the same seed adds more within the first group than for the rival."""
     return _find_seed_gain(claim, result, lambda curve: within_first_group(curve, result))
 
 
