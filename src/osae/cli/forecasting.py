@@ -80,10 +80,8 @@ def announce_resuming(folder: Path, device: str) -> None:
     from osae.training import run as runs
 
     config = runs.read(folder)
-    left = 1 - min(1.0, checkpoint.count_steps(folder) / config.recipes[0].steps)
-    if left == 0:
-        return
-    needs = _forecast_training(config)
+    needs, steps = _forecast_training(config), config.recipes[0].steps
+    left = 1 - min(1.0, checkpoint.count_steps(folder) / steps)
     there = _sum_sizes([path for path in folder.rglob("*") if path.is_file()])
     most = _measure_run(config).forecast().disk  # whatever is there, three checkpoints may exist
     rest = replace(needs, disk=max(0, most - there), seconds=(needs.seconds or 0) * left)
