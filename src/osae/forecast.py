@@ -27,9 +27,8 @@ LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
 STUDY_ROWS, SORTED_ROWS = 1024, 8192  # rows that studies encode at once, and training when it sorts units
-SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
-PAIRED_UNITS = 2048  # up to which these sums are in a matrix
-DENSE_SHARE = 1 / 32  # of more units active, above which they are as well
+SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units, in a matrix
+DENSE_ROWS, DENSE_SHARE = 1024, 1 / 8  # of codes that are dense while they are added, if so many units are active
 TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS, MOST_STREAMED = 2**28, 2**26  # that are stored sample by sample of more units
@@ -41,7 +40,7 @@ ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including
 MATCHED, MATCHED_PAIR = 1.9, 60  # one for the cosine of two units, and the rest of matching the two
 CORRELATED_PAIR = 400  # matching a pair of units by their activations
 TOGETHER = 1300  # correlating two units that fire on the same row
-PAIRED, SUMMED = 430, 4300  # the overlap of two units that fire on the same row, summed by pair, in two ways
+SUMMED = 220  # the overlap of two units that fire on the same row, summed by pair
 STORED = 1500  # the same, stored by row
 CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
@@ -153,8 +152,8 @@ class Training:
         """Return the bytes of sorting units by gain; while k is warmed up, more of them are active."""
         if not self.sorted_k:
             return 0
-        dense = 3 * DOUBLE * units**2 if DENSE_SHARE * units < self.entries <= units <= SUMMED_UNITS else 0
-        return max(dense, _count_overlaps(units, self.sorted_k, rows, SORTED_ROWS))
+        k = max(self.sorted_k, min(self.entries, units)) if units <= SUMMED_UNITS else self.sorted_k
+        return _count_overlaps(units, k, rows, SORTED_ROWS)
 
     def _of_step(self) -> int:
         """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
@@ -211,16 +210,13 @@ def _measure_product(rows: int, units: int) -> int:
 def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_OVERLAPS) -> int:
     """Return the bytes needed for the overlaps of units that fire together, which the gain order needs.
 
-    They are those of pairs that ever fire together, as sparse sums before and after a batch is added. There
-    are as many pairs as if units fired independently. With more units, overlaps are stored row by row.
+    They are summed in a matrix. With more units, they are stored row by row.
     """
     if units > SUMMED_UNITS:
         atoms = 2 * SINGLE * min(GATHERED, batch * k * units)
         return SINGLE * min(rows * k**2, most) + (INDEX + SINGLE) * rows * k + atoms
-    if units <= PAIRED_UNITS or k > DENSE_SHARE * units:
-        return 3 * DOUBLE * units**2
-    found, added = (units**2 * -expm1(-n * (k / units) ** 2) for n in (rows, min(batch, rows)))
-    return round(2 * (DOUBLE + SINGLE) * found + 2 * SINGLE * added)
+    dense = DOUBLE * DENSE_ROWS * units if k >= DENSE_SHARE * units else 0
+    return DOUBLE * units**2 + dense
 
 
 @dataclass(frozen=True)
@@ -336,8 +332,7 @@ def _count_choosing(sae: DictionarySize, rows: int) -> float:
     """Return the work of the gain order: overlaps of units that fire together, and choosing one by one."""
     together, pairs = rows * (sae.k or sae.units) ** 2, sae.units**2
     if sae.units <= SUMMED_UNITS:  # products of all atoms are in double precision
-        summed = PAIRED if sae.units <= PAIRED_UNITS else SUMMED
-        return summed * together + pairs * (2 * sae.width + CHOSEN_PAIR)
+        return SUMMED * together + pairs * (sae.width + CHOSEN_PAIR)
     return (STORED + sae.width) * min(together, MOST_OVERLAPS) + pairs * CHOSEN_PAIR
 
 
