@@ -71,7 +71,8 @@ def test_asking_for_the_order_again_changes_nothing_and_a_later_batch_is_refused
     activity.update(values, units, x)
     order, gains = activity.greedy_gains()
     again, same = activity.greedy_gains()
-    assert torch.equal(again, order) and torch.equal(same, gains)
+    assert torch.equal(again, order)
+    assert torch.equal(same, gains)
     with pytest.raises(ValueError, match="add all batches before that"):
         activity.update(values, units, x)
 

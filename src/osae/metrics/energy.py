@@ -167,9 +167,9 @@ Subtract = Callable[[int, np.ndarray], object]
 class _SummedOverlaps:
     """The overlap of every pair of units, in one matrix, whose memory does not depend on the codes.
 
-    While codes are added, the sum of z_i z_j is that of two opposite entries. It takes O(B k^2) time per batch,
-    or a product of dense codes if these are full enough for that. The diagonal is never needed: a unit that has
-    been chosen is not chosen again.
+    While codes are added, the sum of z_i z_j is that of two opposite entries. It takes O(B k^2) time per
+    batch, or a product of dense codes if these are full enough for that. The diagonal is never needed: a unit
+    that has been chosen is not chosen again.
     """
 
     def __init__(self, decoder: np.ndarray) -> None:
