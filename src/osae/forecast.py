@@ -53,7 +53,7 @@ FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an exp
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
 WRITTEN_SECONDS, PACKED_SECONDS = (
     3e-9,
-    1e-6,
+    5e-7,
 )  # of writing and hashing a byte, and of compressing one of a page
 CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
 CHECKPOINT_SECONDS, MOST_CHECKPOINTS = 60.0, 3  # between checkpoints by default; as many exist at once
@@ -276,6 +276,8 @@ def forecast_comparison(
         # two more threads match random dictionaries; one of them finds the distribution of all atoms first
         drawn = matching + first.matrix + second.matrix
         matched += drawn + max(drawn, 4 * total + 4 * DOUBLE * first.width**2)
+    else:  # units are scored meanwhile, when the copies that matching needs exist in part
+        matched += matching // 2
     codes = 3 * min(sum(2 * SINGLE * rows * (sae.k or sae.units) for sae in saes), 2**30)
     observed = 2 * total + max(sae.observe(rows) for sae in saes) if rows else 0
     work = sum(_count_matching(a, b, prefixes, chance=chance) for a, b in combinations(saes, 2))
