@@ -51,11 +51,8 @@ DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
 PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
 FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an experiment
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
-WRITTEN_SECONDS, PACKED_SECONDS = (
-    3e-9,
-    5e-7,
-)  # of writing and hashing a byte, and of compressing one of a page
-CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
+WRITTEN_SECONDS = 1.5e-9  # of writing and hashing a byte
+PACKED_SECONDS = 5e-7  # of compressing a byte of a page
 CHECKPOINT_SECONDS, MOST_CHECKPOINTS = 60.0, 3  # between checkpoints by default; as many exist at once
 SLOWER = 2  # than estimated, which a training run may be
 SPARE, LEAST_MORE = 1.01, 10**6  # times the missing bytes, so that they are enough when rounded, and at least
