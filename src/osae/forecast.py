@@ -53,6 +53,7 @@ FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an exp
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
 WRITTEN_SECONDS = 1.5e-9  # of writing and hashing a byte
 PACKED_SECONDS = 5e-7  # of compressing a byte of a page
+CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
 CHECKPOINT_SECONDS, MOST_CHECKPOINTS = 60.0, 3  # between checkpoints by default; as many exist at once
 SLOWER = 2  # than estimated, which a training run may be
 SPARE, LEAST_MORE = 1.01, 10**6  # times the missing bytes, so that they are enough when rounded, and at least
