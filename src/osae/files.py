@@ -17,6 +17,7 @@ from osae.messages import one_line, shorten
 
 LARGEST_JSON = 2**26  # bytes; larger files are not read
 DEEPEST_JSON = 100  # nested lists and objects
+TOO_DEEP = f"it is nested more than {DEEPEST_JSON} levels deep."
 CHECKSUM = "osae_checksum"  # key of the digest of everything else in a JSON file
 _LINKS = 40  # links to follow before they count as a loop
 
@@ -75,7 +76,9 @@ def read_json(path: Path | str, *, largest: int = LARGEST_JSON) -> Any:
         return _unseal(held) if isinstance(held, dict) else held
     except UnicodeDecodeError:
         raise ValueError(f"{path} cannot be read: it is not a JSON file, but binary data.") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ValueError(f"{path} cannot be read: {TOO_DEEP}") from None
+    except ValueError as error:
         raise ValueError(one_line(f"{path} cannot be read: {error}")) from error
 
 
@@ -106,7 +109,7 @@ def _check_depth(held: Any) -> None:
         level = [item for each in level for item in _list_inside(each)]
         if not level:
             return
-    raise ValueError(f"it is nested more than {DEEPEST_JSON} levels deep.")
+    raise ValueError(TOO_DEEP)
 
 
 def _list_inside(held: Any) -> Iterable[Any]:

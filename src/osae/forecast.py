@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import expm1
 from pathlib import Path
 
 SINGLE, DOUBLE, INDEX = 4, 8, 8  # bytes of a number
@@ -27,9 +26,11 @@ LEAST_ROWS = 512
 WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
 STUDY_ROWS, SORTED_ROWS = 1024, 8192  # rows that studies encode at once, and training when it sorts units
-SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units
-PAIRED_UNITS = 2048  # up to which these sums are in a matrix
-DENSE_SHARE = 1 / 32  # of more units active, above which they are as well
+SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units, in a matrix
+DENSE_ROWS, DENSE_SHARE = (
+    1024,
+    1 / 8,
+)  # of codes that are dense while they are added, if so many units are active
 TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS, MOST_STREAMED = 2**28, 2**26  # that are stored sample by sample of more units
@@ -37,23 +38,25 @@ MATCHED_ROWS, MATCHED_CANDIDATES = 256, 34  # rows whose cosines exist at once, 
 GATHERED = 2**23  # numbers of atoms that are gathered at once to compute overlaps
 
 # multiplications that take as long as ...
-ENCODED, ENCODED_DENSE = 1.6, 14.0  # a multiplication of the encoder, including what follows on the code
-MATCHED, MATCHED_PAIR = 1.9, 60  # one for the cosine of two units, and the rest of matching the two
-CORRELATED_PAIR = 400  # matching a pair of units by their activations
-TOGETHER = 1300  # correlating two units that fire on the same row
-PAIRED, SUMMED = 430, 4300  # the overlap of two units that fire on the same row, summed by pair, in two ways
+ENCODED, ENCODED_DENSE = 1.6, 50.0  # a multiplication of the encoder, including what follows on the code
+MATCHED, MATCHED_PAIR = 4.2, 130  # one for the cosine of two units, and the rest of matching the two
+FITTED = 20  # one for the principal directions of atoms, of which there are width^3
+CORRELATED_PAIR = 800  # matching a pair of units by their activations
+TOGETHER = 2500  # correlating two units that fire on the same row
+SUMMED, OVERLAP = 900, 2.4  # the overlap of two units that fire on the same row, and one of two atoms
 STORED = 1500  # the same, stored by row
 CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
 SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
-WRITTEN = 120  # writing and hashing a byte
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
 PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
 FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an experiment
 RESULT_BYTES, CONTEXT_BYTES = 6, 4  # in memory, for each byte of results or contexts that a page shows
-PACKED_SECONDS = 1e-6  # of compressing a byte of a page
+WRITTEN_SECONDS = 1.5e-9  # of writing and hashing a byte
+PACKED_SECONDS = 5e-7  # of compressing a byte of a page
 CHANCE_UNITS, MOST_DRAWS = 1024, 8  # drawn for a chance level by default
 CHECKPOINT_SECONDS, MOST_CHECKPOINTS = 60.0, 3  # between checkpoints by default; as many exist at once
 SLOWER = 2  # than estimated, which a training run may be
+SPARE, LEAST_MORE = 1.01, 10**6  # times the missing bytes, so that they are enough when rounded, and at least
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,8 @@ class Training:
         """Return the bytes of sorting units by gain; while k is warmed up, more of them are active."""
         if not self.sorted_k:
             return 0
-        dense = 3 * DOUBLE * units**2 if DENSE_SHARE * units < self.entries <= units <= SUMMED_UNITS else 0
-        return max(dense, _count_overlaps(units, self.sorted_k, rows, SORTED_ROWS))
+        k = max(self.sorted_k, min(self.entries, units)) if units <= SUMMED_UNITS else self.sorted_k
+        return _count_overlaps(units, k, rows, SORTED_ROWS)
 
     def _of_step(self) -> int:
         """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
@@ -211,16 +214,13 @@ def _measure_product(rows: int, units: int) -> int:
 def _count_overlaps(units: int, k: int, rows: int, batch: int, most: int = MOST_OVERLAPS) -> int:
     """Return the bytes needed for the overlaps of units that fire together, which the gain order needs.
 
-    They are those of pairs that ever fire together, as sparse sums before and after a batch is added. There
-    are as many pairs as if units fired independently. With more units, overlaps are stored row by row.
+    They are summed in a matrix. With more units, they are stored row by row.
     """
     if units > SUMMED_UNITS:
         atoms = 2 * SINGLE * min(GATHERED, batch * k * units)
         return SINGLE * min(rows * k**2, most) + (INDEX + SINGLE) * rows * k + atoms
-    if units <= PAIRED_UNITS or k > DENSE_SHARE * units:
-        return 3 * DOUBLE * units**2
-    found, added = (units**2 * -expm1(-n * (k / units) ** 2) for n in (rows, min(batch, rows)))
-    return round(2 * (DOUBLE + SINGLE) * found + 2 * SINGLE * added)
+    dense = DOUBLE * DENSE_ROWS * units if k >= DENSE_SHARE * units else 0
+    return DOUBLE * units**2 + dense
 
 
 @dataclass(frozen=True)
@@ -274,6 +274,8 @@ def forecast_comparison(
         # two more threads match random dictionaries; one of them finds the distribution of all atoms first
         drawn = matching + first.matrix + second.matrix
         matched += drawn + max(drawn, 4 * total + 4 * DOUBLE * first.width**2)
+    else:  # units are scored meanwhile, when the copies that matching needs exist in part
+        matched += matching // 2
     codes = 3 * min(sum(2 * SINGLE * rows * (sae.k or sae.units) for sae in saes), 2**30)
     observed = 2 * total + max(sae.observe(rows) for sae in saes) if rows else 0
     work = sum(_count_matching(a, b, prefixes, chance=chance) for a, b in combinations(saes, 2))
@@ -291,6 +293,7 @@ def _count_matching(
     lengths = [2**n for n in range(4, least.bit_length())] if prefixes is None else prefixes
     each = MATCHED * a.width + MATCHED_PAIR
     work = 2.0 * a.units * b.units * each  # the units near each one, in both directions
+    work += FITTED * a.width**3 if chance else 0.0
     for length in {least, *lengths}:
         one, other = (min(length, sae.units) if length < least else sae.units for sae in (a, b))
         draws = min(MOST_DRAWS, max(1, CHANCE_UNITS // max(one, other))) if chance else 0
@@ -336,8 +339,7 @@ def _count_choosing(sae: DictionarySize, rows: int) -> float:
     """Return the work of the gain order: overlaps of units that fire together, and choosing one by one."""
     together, pairs = rows * (sae.k or sae.units) ** 2, sae.units**2
     if sae.units <= SUMMED_UNITS:  # products of all atoms are in double precision
-        summed = PAIRED if sae.units <= PAIRED_UNITS else SUMMED
-        return summed * together + pairs * (2 * sae.width + CHOSEN_PAIR)
+        return SUMMED * together + pairs * (OVERLAP * sae.width + CHOSEN_PAIR)
     return (STORED + sae.width) * min(together, MOST_OVERLAPS) + pairs * CHOSEN_PAIR
 
 
@@ -419,20 +421,20 @@ def forecast_harvest(
 def forecast_conversion(sae: DictionarySize, *, formats: int = 1) -> Forecast:
     """Return what writing an SAE takes, in that many formats at the same time."""
     written = 2 * formats * sae.matrix
-    return Forecast(FIXED + 2 * sae.matrix + written, written, work=WRITTEN * written)
+    return Forecast(FIXED + 2 * sae.matrix + written, written, WRITTEN_SECONDS * written)
 
 
 def forecast_pushing(saes: Sequence[DictionarySize]) -> Forecast:
     """Return what a repository takes: each SAE in up to two formats, one after the other."""
     each = [forecast_conversion(sae, formats=2) for sae in saes]
-    disk, work = sum(one.disk for one in each), sum(one.work for one in each)
-    return Forecast(max(one.memory for one in each), disk, work=work)
+    disk, seconds = sum(one.disk for one in each), sum(one.seconds or 0 for one in each)
+    return Forecast(max(one.memory for one in each), disk, seconds)
 
 
 def forecast_dashboards(contexts: int) -> Forecast:
     """Return what dashboards of an SAE take, from the bytes of its contexts."""
     disk = DASHBOARD_BYTES * contexts
-    return Forecast(FIXED + 2 * contexts, disk, work=WRITTEN * disk)
+    return Forecast(FIXED + 2 * contexts, disk, WRITTEN_SECONDS * disk)
 
 
 def forecast_page(results: int, contexts: int) -> Forecast:
@@ -446,29 +448,32 @@ def forecast_page(results: int, contexts: int) -> Forecast:
 
 
 def check(
-    forecast: Forecast, remedy: str, folder: Path | None = None, smaller: Iterable[tuple[str, Forecast]] = ()
+    forecast: Forecast, remedy: str, folder: Path | None, smaller: Iterable[tuple[str, Forecast]]
 ) -> None:
     """Raise `ValueError` if there is not enough memory, or not enough space on the folder's disk.
 
-    The error names the first of the smaller requests that fits, or else the remedy. Limits that the system
-    does not report are not checked.
+    The error names the first of the smaller requests that fits, or else how much has to be freed, and the
+    remedy. Limits that the system does not report are not checked.
     """
-    lacking = _find_lack(forecast, folder)
-    if not lacking:
+    lacking, missing = _find_lack(forecast, folder)
+    if not missing:
         return
-    fits = (change for change, less in smaller if not _find_lack(less, folder))
-    remedy = next((f"{change} would fit; or {remedy}" for change in fits), remedy)
-    raise ValueError(f"this needs about {lacking}: {remedy}")
+    fits = (f"{change} would fit" for change, less in smaller if not any(_find_lack(less, folder)))
+    more = max(SPARE * missing, LEAST_MORE)
+    would = next(fits, f"free another {format_bytes(more)} for it to fit")
+    raise ValueError(f"this needs about {lacking}: {would}; or {remedy}")
 
 
-def _find_lack(forecast: Forecast, folder: Path | None) -> str:
-    """Return what is needed and not there, in words; empty if everything fits."""
+def _find_lack(forecast: Forecast, folder: Path | None) -> tuple[str, int]:
+    """Return what is needed and not there, in words, and how many bytes are missing; nothing if it fits."""
     free = free_memory()
     if free is not None and forecast.memory > free:
-        return f"{format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is free"
+        words = f"{format_bytes(forecast.memory)} of memory, but only {format_bytes(free)} is free"
+        return words, forecast.memory - free
     if folder is None or not forecast.disk or forecast.disk <= (room := free_disk(folder)):
-        return ""
-    return f"{format_bytes(forecast.disk)} on the disk of {folder}, but only {format_bytes(room)} is free"
+        return "", 0
+    words = f"{format_bytes(forecast.disk)} on the disk of {folder}, but only {format_bytes(room)} is free"
+    return words, forecast.disk - room
 
 
 def halve(amount: int) -> Iterator[int]:

@@ -37,6 +37,7 @@ CASES = [  # a file, and a command that reads it
     ("acts/contexts.safetensors", ["inspect", "acts"]),
     ("contexts/sae/contexts.json", ["show", "contexts/sae"]),
     ("contexts/sae/contexts.safetensors", ["report", "contexts/sae", "--out", "page.html"]),
+    ("acts/harvest.json", [*HARVEST[:-1], "acts"]),
     ("t.jsonl", HARVEST),
     ("lm/model.safetensors", HARVEST),
     ("lm/config.json", HARVEST),

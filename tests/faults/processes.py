@@ -97,6 +97,7 @@ def _command(words: list[str], said: int, at: int | None, number: int) -> None:
         os.dup2(said, 1)
         os.dup2(said, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the test runner's handler is inherited
         signal.alarm(LONGEST)
         if at is not None:
             _signal_at(at, number)

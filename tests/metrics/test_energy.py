@@ -2,6 +2,7 @@
 
 import resource
 import time
+import tracemalloc
 
 import pytest
 import torch
@@ -29,10 +30,11 @@ def order_by_definition(values, units, decoder, x):
     return order
 
 
-@pytest.mark.parametrize("summed", [0, 8192])
+@pytest.mark.parametrize(("summed", "block"), [(0, 256), (8192, 256), (8192, 7)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_greedy_order_is_that_of_the_definition_for_few_units_and_for_many(summed, seed, monkeypatch):
+def test_greedy_order_is_that_of_the_definition_for_few_units_and_for_many(summed, block, seed, monkeypatch):
     monkeypatch.setattr(energy, "SUMMED_UNITS", summed)
+    monkeypatch.setattr(energy, "_BLOCK_ROWS", block)
     problem = draw(80, 30, 12, 5, seed)
     assert greedy_order(*problem).tolist() == order_by_definition(*problem)
 
@@ -49,17 +51,30 @@ def test_batches_of_any_width_give_the_same_order(monkeypatch):
     assert torch.equal(activity.greedy_order(), expected)
 
 
-def test_sums_of_pairs_are_the_same_bits_in_a_matrix_and_sparse(monkeypatch):
+@pytest.mark.parametrize(("rows", "k"), [(80, 6), (600, 6), (600, 40)])
+def test_sums_of_overlaps_take_the_same_memory_for_any_codes(rows, k):
+    """One matrix, so that it can be foreseen: peaks of numpy, which reports to tracemalloc."""
+    values, units, decoder, x = draw(rows, 600, 8, k)
+    greedy_order(values, units, decoder, x)  # compiles
+    tracemalloc.start()
+    activity = Coactivity(decoder)
+    activity.update(values, units, x)
+    activity.greedy_order()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak == pytest.approx(8 * 600**2, rel=0.6)  # blocks of overlaps are large beside so few units
+
+
+def test_asking_for_the_order_again_changes_nothing_and_a_later_batch_is_refused():
     values, units, decoder, x = draw(200, 60, 16, 6)
-    found = []
-    for most in (2048, 0):
-        monkeypatch.setattr(energy, "_PAIRED_UNITS", most)
-        activity = Coactivity(decoder)
-        for rows in (slice(0, 130), slice(130, 200)):
-            activity.update(values[rows], units[rows], x[rows])
-        found.append(activity.greedy_gains())
-    for in_matrix, sparse in zip(*found, strict=True):
-        assert torch.equal(in_matrix, sparse)
+    activity = Coactivity(decoder)
+    activity.update(values, units, x)
+    order, gains = activity.greedy_gains()
+    again, same = activity.greedy_gains()
+    assert torch.equal(again, order)
+    assert torch.equal(same, gains)
+    with pytest.raises(ValueError, match="add all batches before that"):
+        activity.update(values, units, x)
 
 
 def test_decoders_in_single_precision_are_summed_as_exactly_as_in_double():
@@ -95,11 +110,13 @@ def test_too_many_overlaps_are_estimated_from_the_first_samples(monkeypatch):
         assert stored == min(most, 200 * 25)
 
 
-def test_full_codes_give_the_same_order(monkeypatch):
+@pytest.mark.parametrize("block", [256, 7])
+def test_full_codes_give_the_same_order(block, monkeypatch):
     """During a warm-up of k, codes are too full for sums over pairs of entries."""
     problem = draw(300, 60, 16, 20)
     expected = greedy_order(*problem)
     monkeypatch.setattr(energy, "_DENSE_UNITS", 2)
+    monkeypatch.setattr(energy, "_BLOCK_ROWS", block)
     dense = Coactivity(problem[2])
     for rows in (slice(0, 100), slice(100, 200), slice(200, 300)):
         monkeypatch.setattr(energy, "_DENSE_SHARE", 1.0 if rows.start == 100 else 0.1)  # and some are sparse

@@ -8,7 +8,6 @@ the first missing block, and a training run can take its blocks directly from th
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -26,6 +25,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 from torch import Tensor
 
+from osae import speed
 from osae.array_files import read_arrays, read_metadata
 from osae.config import to_json, variant
 from osae.data.contexts import group_contexts, pad_contexts
@@ -541,19 +541,21 @@ def _check_needs(job: _Job, total: int, missing: int) -> Forecast:
     """Return what the missing rows need; raise `ValueError` with the number that fits if that is too much."""
     width, item = job.lm.activations(torch.zeros(1, 1).long()).shape[-1], DTYPES[job.dtype].itemsize
     model = job.lm.forecast_bytes(min(job.batch_tokens, missing), job.spec.context)
-    block = job.spec.block
     seconds = _time_model(job, missing) / job.ranks.size
 
-    def forecast(block: int) -> Forecast:
-        return forecast_harvest(missing, width, block=block, item=item, model=model, seconds=seconds)
-
-    needs, folder = forecast(block), job.work.folder
-    if isinstance(job.work, Mirror):  # shards are uploaded one by one
-        check(replace(needs, disk=min(needs.disk, 2 * block * width * item)), "free some.", folder)
+    def forecast(*, rows: int = missing, block: int = job.spec.block) -> Forecast:
+        needs = forecast_harvest(rows, width, block=block, item=item, model=model, seconds=seconds)
+        if isinstance(job.work, Mirror):  # shards are uploaded one by one
+            return replace(needs, disk=min(needs.disk, 2 * block * width * item))
         return needs
-    fits = total - missing + max(0, free_disk(folder) - MARGIN) * missing // max(1, needs.disk)
-    remedy = f"harvest --tokens {fits}, or into a folder on another disk, or give a smaller --mix-rows."
-    smaller = ((f"--mix-rows {rows}", forecast(rows)) for rows in halve(block) if rows >= job.spec.context)
+
+    needs, folder = forecast(), job.work.folder
+    blocks = (block for block in halve(job.spec.block) if block >= job.spec.context)
+    smaller = [(f"--mix-rows {block}", forecast(block=block)) for block in blocks]
+    most = max(0, free_disk(folder) - MARGIN) * missing // max(1, needs.disk)
+    if 0 < most < missing:
+        smaller.append((f"--tokens {total - missing + most}", forecast(rows=most)))
+    remedy = "give fewer --tokens or a smaller --mix-rows, or harvest into a folder on another disk."
     check(needs, remedy, folder, smaller)
     return needs
 
@@ -563,9 +565,9 @@ def _time_model(job: _Job, rows: int) -> float:
     context, passes = job.spec.context, job.lm.count_passes()
     contexts = passes if job.lm.device.type == "cpu" else max(1, job.batch_tokens // context)
     ids = torch.zeros(contexts // passes, context, dtype=torch.int64)
-    started = time.perf_counter()
+    started = speed.CLOCK()
     job.lm.map_batches(job.lm.activations, [ids] * passes)
-    return (time.perf_counter() - started) / (contexts * context) * rows
+    return (speed.CLOCK() - started) / (contexts * context) * rows
 
 
 def _write_blocks(

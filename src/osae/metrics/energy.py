@@ -12,7 +12,7 @@ of z_i z_j are therefore all that the greedy order needs. Subtract the decoder's
 """
 
 from collections.abc import Callable
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import numba
 import numpy as np
@@ -26,11 +26,10 @@ from osae.metrics.streams import Stream
 
 SUMMED_UNITS = 8192  # largest number of units for which overlaps are summed for every pair
 MOST_OVERLAPS = 2**28  # maximum number of overlaps stored sample by sample: 1 GB
-_PAIRED_UNITS = 2048  # largest number of units for which sums of all pairs are held in a matrix
 _DENSE_UNITS = 512  # from this many on, products of dense codes are faster if codes are fuller than
-_DENSE_SHARE, _DENSE_SHARE_OF_PAIRS = 1 / 32, 1 / 8  # for sparse sums, and for a matrix of pairs
+_DENSE_SHARE = 1 / 8
 _DENSE_ROWS = 1024  # rows of dense codes held at once
-_BLOCK_ROWS = 256  # rows of the decoder's Gram matrix held at once
+_BLOCK_ROWS = 256  # rows of a block of the matrix of overlaps
 _ATOMS = 2**23  # numbers of gathered atoms held at once
 _CHUNK = 2**24  # overlaps of a stored array: the memory of large arrays is returned as soon as they are freed
 
@@ -98,10 +97,10 @@ class Coactivity(UnitActivity):
     """Unit activity, together with the overlaps of units that fire together, which the greedy order needs.
 
     The overlap of two units is the sum over samples of z_i z_j d_i.d_j. Up to SUMMED_UNITS units, it is
-    summed for every pair. With more units, only a small share of all pairs ever fires together, and overlaps
-    are stored sample by sample, in single precision: N k^2 numbers. If there are more than MOST_OVERLAPS,
-    those of later samples are left out and the others are scaled up: the order then comes from an unbiased
-    estimate.
+    summed for every pair, in a matrix, and all batches must be added before the order is asked for. With more
+    units, overlaps are stored sample by sample, in single precision: N k^2 numbers. If there are more than
+    MOST_OVERLAPS, those of later samples are left out and the others are scaled up: the order then comes from
+    an unbiased estimate.
     """
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
@@ -166,70 +165,54 @@ Subtract = Callable[[int, np.ndarray], object]
 
 
 class _SummedOverlaps:
-    """The overlap of every pair of units, from sums of z_i z_j.
+    """The overlap of every pair of units, in one matrix, whose memory does not depend on the codes.
 
-    Sums take O(B k^2) time per batch, in a matrix for up to _PAIRED_UNITS units and sparse for more, until
-    codes are too full for that.
+    While codes are added, the sum of z_i z_j is that of two opposite entries. It takes O(B k^2) time per
+    batch, or a product of dense codes if these are full enough for that. The diagonal is never needed: a unit
+    that has been chosen is not chosen again.
     """
 
     def __init__(self, decoder: np.ndarray) -> None:
         count = len(decoder)
-        self._decoder, self._paired = decoder, count <= _PAIRED_UNITS
-        self._most = 1.0 if count < _DENSE_UNITS else _DENSE_SHARE_OF_PAIRS if self._paired else _DENSE_SHARE
-        self._together = _sparse_matrix((count, count), (count, count))
-        self._dense = np.zeros((count, count)) if self._paired else None
+        self._decoder, self._matrix, self._prepared = decoder, np.zeros((count, count)), False
+        self._most = 1.0 if count < _DENSE_UNITS else _DENSE_SHARE
 
     def add(self, values: np.ndarray, units: np.ndarray) -> None:
         """Add the codes of one batch."""
-        full = np.count_nonzero(values) >= self._most * len(values) * len(self._decoder)
-        if self._paired and not full:
-            assert self._dense is not None
-            sums = np.zeros_like(self._dense)
-            _add_pairs(values, units, sums)
-            self._dense += sums
+        if self._prepared:
+            raise ValueError("the order of the units was asked for: add all batches before that.")
+        if np.count_nonzero(values) < self._most * len(values) * len(self._decoder):
+            _add_pairs(values, units, self._matrix)
             return
-        samples = np.repeat(np.arange(len(values)), values.shape[1])
-        shape = (len(values), len(self._decoder))
-        code = _sparse_matrix((values.ravel(), (samples, units.ravel())), shape)
-        code.eliminate_zeros()
-        if not full:
-            self._together = (self._together + code.T @ code).tocsr()
-            return
-        if self._dense is None:
-            self._dense = np.zeros(self._together.shape)
         for start in range(0, len(values), _DENSE_ROWS):
-            rows = code[start : start + _DENSE_ROWS].toarray()
-            self._dense += rows.T @ rows
+            rows = slice(start, start + _DENSE_ROWS)
+            code = np.zeros((len(values[rows]), len(self._decoder)))
+            np.add.at(code, (np.arange(len(code))[:, None], units[rows]), values[rows])
+            self._add_dense(code)
+
+    def _add_dense(self, code: np.ndarray) -> None:
+        for rows in self._blocks():
+            sums = code[:, rows].T @ code[:, rows.start :]
+            sums[:, : len(sums)] /= 2  # both entries of a pair are in this block
+            self._matrix[rows, rows.start :] += sums
 
     def prepare(self, samples: int) -> Subtract:
-        """Return a function that subtracts the overlaps with a chosen unit from all gains."""
-        if self._dense is not None:
-            overlaps = self._dense + self._together.toarray()
+        """Return a function that subtracts the overlaps with a chosen unit from all gains.
+
+        Overlaps replace the sums, so that there is only one matrix.
+        """
+        if not self._prepared:
+            self._prepared = True
             for rows in self._blocks():
-                overlaps[rows] *= self._decoder[rows] @ self._decoder.T
-            return lambda chosen, gain: np.subtract(gain, 2 * overlaps[chosen], out=gain)
-        first, others, overlap = self._together.indptr, self._together.indices, self._multiply()
+                for columns in self._blocks(rows.start):
+                    overlap = self._matrix[rows, columns] + self._matrix[columns, rows].T
+                    overlap *= self._decoder[rows] @ self._decoder[columns].T
+                    self._matrix[rows, columns], self._matrix[columns, rows] = overlap, overlap.T
+        return lambda chosen, gain: np.subtract(gain, 2 * self._matrix[chosen], out=gain)
 
-        def subtract(chosen: int, gain: np.ndarray) -> None:
-            row = slice(first[chosen], first[chosen + 1])
-            gain[others[row]] -= 2 * overlap[row]
-
-        return subtract
-
-    def _blocks(self) -> list[slice]:
-        """Return blocks of units whose products with all atoms are held at once."""
-        starts = range(0, len(self._decoder), _BLOCK_ROWS)
-        return [slice(start, start + _BLOCK_ROWS) for start in starts]
-
-    def _multiply(self) -> np.ndarray:
-        """Return the sums of z_i z_j d_i.d_j over samples, in the layout of the sparse sums of z_i z_j."""
-        overlap, first = self._together.data.copy(), self._together.indptr
-        for rows in self._blocks():
-            gram = self._decoder[rows] @ self._decoder.T
-            for r in range(len(gram)):
-                row = slice(first[rows.start + r], first[rows.start + r + 1])
-                overlap[row] *= gram[r, self._together.indices[row]]
-        return overlap
+    def _blocks(self, first: int = 0) -> list[slice]:
+        """Return blocks of units, from the first one on."""
+        return [slice(start, start + _BLOCK_ROWS) for start in range(first, len(self._decoder), _BLOCK_ROWS)]
 
 
 class _SampleOverlaps:
@@ -288,17 +271,10 @@ class _SampleOverlaps:
         return subtract
 
 
-def _sparse_matrix(content: tuple, shape: tuple[int, int]) -> Any:
-    """Return a sparse matrix. scipy.sparse is imported here, because it takes 0.2 s and is rarely needed."""
-    from scipy import sparse
-
-    return sparse.csr_matrix(content, shape=shape)
-
-
 @numba.njit(cache=True)
 @no_type_check
 def _add_pairs(values, units, sums):
-    """Add z_i z_j to sums[i, j] for all pairs of units that fire together, sample by sample."""
+    """Add z_i z_j to sums[i, j] or sums[j, i] for all pairs of units that fire together, sample by sample."""
     active = np.empty(values.shape[1], np.int64)
     for b in range(len(values)):
         count = 0
@@ -306,9 +282,10 @@ def _add_pairs(values, units, sums):
             if values[b, s] != 0:
                 active[count] = s
                 count += 1
-        for s in active[:count]:
+        for first in range(count):
+            s = active[first]
             row, value = sums[units[b, s]], values[b, s]
-            for t in active[:count]:
+            for t in active[first + 1 : count]:
                 row[units[b, t]] += value * values[b, t]
 
 

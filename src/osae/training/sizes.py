@@ -19,7 +19,7 @@ from osae.training.member import REVIVAL_NUMBERS, REVIVAL_ROWS
 CANDIDATES = 4  # arrays of BatchTopK's candidates per array of a code
 PROBE = 2**29  # multiplications for measuring the speed of this machine: some hundredths of a second
 STEP_SECONDS = 0.001  # of a step of a tiny SAE
-PRODUCTS, DENSE_PRODUCTS = 1.5, 6.0  # of the encoder, that take as long as a step with sparse or dense codes
+PRODUCTS, DENSE_PRODUCTS = 3.0, 18.0  # of the encoder, that take as long as a step with sparse or dense codes
 
 
 def measure_training(
