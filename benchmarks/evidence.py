@@ -128,7 +128,7 @@ def list_trials(
     return Part((*trials, (*table, *images)), needs_texts=needs_texts)
 
 
-SPEED = ("growth", "matching", "stacked", "comparing", "sorting")
+SPEED = ("warmup", "growth", "matching", "stacked", "comparing", "sorting")
 QUALITY = ("--rows", "1048576", "--epochs", "1", "--batch", "512", "--held-rows", "8192")
 BENCHMARKS = {
     "statistics": Part((("benchmarks.documentation.statistics",),)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import osae
 from benchmarks import ROOT
-from benchmarks.speed import quality, table
+from benchmarks.speed import quality, table, warmup
 from osae import measures
 
 
@@ -19,6 +19,11 @@ def tabulate_measures() -> str:
 def tabulate_steps() -> str:
     """Return the table of training steps from the stored benchmark."""
     return table.format_markdown(_read_speed("bench.json"))
+
+
+def tabulate_warmup() -> str:
+    """Return the table of training steps during the warm-up of k from the stored benchmark."""
+    return warmup.format_markdown(_read_speed("warmup.json"))
 
 
 def tabulate_quality() -> str:

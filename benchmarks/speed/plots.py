@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks.speed.pipe import Shape
 
 OURS, THEIRS, GREY = "#0072B2", "#D55E00", "#666666"
-STYLES = ("o-", "s--", "^-.", "v:", "D-")  # of the entries of one color
+STYLES = ("o-", "s--", "P--", "^-.", "v:", "D-")  # of the entries of one color
 SPAN = 0.3  # of explained variance below the best
 
 

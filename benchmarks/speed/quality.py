@@ -9,7 +9,8 @@ first rows; the best of them is used for the whole run. The time of imports is n
 Results are written after every entry; with --only, the others keep those of an earlier run of the same size.
 
 `osae-exact` is the recipe `osae`; `constant-k` means `--start noise`, `--set k_warmup=null` and `--set
-lr.decay=0.2`, with `topk` or `topk-aligned` (docs/consistency.md).
+lr.decay=0.2`, with `topk` or `topk-aligned` (docs/consistency.md). `osae-aligned-95` is the recipe
+`osae-aligned` with `--set prefix.full=0.95` instead of 0.8.
 """
 
 import argparse
@@ -31,7 +32,14 @@ from benchmarks.speed.pipe import Shape
 from benchmarks.speed.results import add_out, describe_machine, write_results
 from osae.data.shards import Shards
 
-OURS = ("osae-exact", "osae-aligned", "osae-topk", "osae-topk-constant-k", "osae-topk-aligned-constant-k")
+OURS = (
+    "osae-exact",
+    "osae-aligned",
+    "osae-aligned-95",
+    "osae-topk",
+    "osae-topk-constant-k",
+    "osae-topk-aligned-constant-k",
+)
 PEERS = (
     "saelens-topk",
     "saelens-matryoshka",
@@ -143,7 +151,7 @@ def format_markdown(result: Mapping[str, Any]) -> str:
     ours = [name for name in OURS if name in entries]
     head = ("entry", "rate", "explained variance", "CPU seconds", "product, ms", *(f"`{n}`" for n in ours))
     lines = [f"| {' | '.join(head)} |", f"| :-- |{' --: |' * (len(head) - 1)}"]
-    for name, entry in entries.items():
+    for name, entry in sorted(entries.items(), key=lambda item: item[0] not in OURS):
         seconds, _, reached = max(entry["points"], key=lambda point: point[2])
         cells = [f"`{name}`", f"{entry['factor']:g} x", f"{reached:.4f}", f"{seconds:.1f}"]
         cells.append(f"{entry['product_ms']:.1f}")

@@ -13,6 +13,7 @@ from benchmarks.speed.curves import Curve, load_rows
 from benchmarks.speed.pipe import Shape
 from benchmarks.speed.worker import TINY
 from osae.data.source import MemoryRows
+from osae.prefix import Mixed
 from osae.recipes import Recipe, Task, recipe
 from osae.training.loop import train
 from osae.training.member import Member
@@ -21,6 +22,7 @@ BLOCK = 2**16  # rows in a block: about as many as `osae train` reads at once at
 RECIPES = {
     "osae-exact": "osae",
     "osae-aligned": "osae-aligned",
+    "osae-aligned-95": "osae-aligned",
     "osae-topk": "topk",
     "osae-topk-constant-k": "topk",
     "osae-topk-aligned-constant-k": "topk-aligned",
@@ -58,6 +60,9 @@ def make_member(name: str, shape: Shape, rows: Tensor, steps: int, factor: float
     """Start the SAE of an entry, from the first rows."""
     task = Task(shape.d, shape.K, shape.k, samples=steps * shape.B, batch=shape.B)
     made = keep_k(RECIPES[name], task) if name.endswith("constant-k") else recipe(RECIPES[name], task)
+    if name.endswith("-95"):
+        assert isinstance(made.prefix, Mixed)
+        made = replace(made, prefix=replace(made.prefix, full=0.95))
     return Member(replace(made, lr=replace(made.lr, peak=factor * made.lr.peak)), 0, rows)
 
 

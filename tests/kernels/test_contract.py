@@ -532,6 +532,23 @@ def test_tiles_of_units_do_not_change_results(active, shuffled, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(grads, found[0][1:], strict=True))
 
 
+@pytest.mark.parametrize("width", [24, 64, 200])  # less than a block of columns, one, and several
+def test_turns_of_samples_do_not_change_the_sums_of_units(width, monkeypatch):
+    """One turn of all samples, and several, in which some units have no entries."""
+    from osae.kernels import cpu
+
+    rows, values, units, _, _, _ = draw_problem(7, 700, width, 64, 5, torch.float32, 0.1)
+    found = []
+    for turn in (1024, 300, 7, 1):
+        monkeypatch.setattr(cpu, "TURN", turn)
+        monkeypatch.setattr(cpu, "VISIT", 0)
+        found.append(cpu._scatter(values, values, units, rows, 64))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    code = torch.zeros(700, 64).scatter_add(-1, units, values)
+    torch.testing.assert_close(found[0][0], code.T @ rows)
+    torch.testing.assert_close(found[0][1], code.sum(0))
+
+
 @pytest.mark.parametrize(
     "shape", [(300, 40, 96), (512, 80, 100)]
 )  # MKL's bits depend on threads at the second

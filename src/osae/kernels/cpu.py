@@ -32,7 +32,8 @@ from osae.kernels.registers import COLUMNS
 
 SAMPLES = 512  # samples whose decoder gradients are summed one after another, at least
 LEAST_TILE = 64  # units whose atoms and gradients, COLUMNS wide, fit into the first cache
-VISIT = 16  # entries of a sample in a tile of units, on average
+TURN = 128  # samples whose rows, COLUMNS wide, fit into the first cache
+VISIT = 16  # entries of a sample in a tile of units, or of a unit in a turn of samples, on average
 LEAST_ROWS = 512  # minimum rows of a product: fewer cost more time than a small buffer saves
 MOST_BUFFER = 2**26  # maximum pre-activations at once, whatever the number of rows: 256 MB in float32
 TASKS = 32  # in the loss's backward pass, if there are enough samples: more than most machines have cores
@@ -113,7 +114,7 @@ class _PrefixLoss(torch.autograd.Function):
         # blocks take turns with the memory for their gradients, which stays in a cache on one thread
         threads = torch.get_num_threads()
         together = min(blocks, -(-2 * threads // len(lanes))) if threads > 1 else 1
-        parts = np.empty((together, len(lanes), count * COLUMNS), dtype)
+        parts = _array(residuals.new_empty(together, len(lanes), count * COLUMNS))
 
         def walk(block: int, lane: int) -> None:
             outs = _array(dx), dpicked, parts[block % together, lane]
@@ -252,11 +253,11 @@ def _scatter(
 ) -> tuple[Tensor, Tensor]:
     """Return the sums of value * row (K, d) and of value (K,) over the samples where each unit is active."""
     out, sums = rows.new_empty(count, rows.shape[1]), rows.new_empty(count)
-    start, slots, owners = loops.by_unit(_array(active), _array(units), count)
-    picked = _array(values).ravel()[slots]
-    args, target = (picked, start, owners, _array(rows)), _array(out)
+    turn = max(TURN, VISIT * count // max(1, units.shape[1]))
+    starts, picked, owners = loops.by_unit(_array(active), _array(units), _array(values), count, turn)
+    args, target = (picked, starts, owners, _array(rows)), _array(out)
     _spread(lambda a, b: loops.scatter_outer(*args, a, b, target), _rows(count))
-    loops.sum_by_unit(picked, start, 0, count, _array(sums))
+    loops.sum_by_unit(picked, starts, _array(sums))
     return out, sums
 
 

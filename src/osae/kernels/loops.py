@@ -51,31 +51,35 @@ def dot(a, b):
 
 
 @njit(nogil=True, cache=True)
-def by_unit(values, units, count):
-    """Return the nonzero entries sorted by unit, as `starts` (count + 1), `slots` and `owners`.
+def by_unit(active, units, values, count, turn):
+    """Return the entries with nonzero `active`, in the order of turns of `turn` samples, then of units.
 
-    The entries of unit j are `slots[starts[j] : starts[j + 1]]`, as positions in the flattened (B, k) code,
-    and the same range of `owners` contains their samples.
+    The entries of unit j in turn i are the range starts[i, j]..starts[i, j + 1] of `picked`, which has their
+    values, and of `owners`, which has their samples.
     """
-    size, width = values.shape
-    starts = np.zeros(count + 1, np.int64)
-    slots, owners = np.empty(size * width, np.int64), np.empty(size * width, np.int64)
-    for b in range(size):
-        for t in range(width):
-            starts[units[b, t]] += values[b, t] != 0
+    size, width = active.shape
+    turns = max(1, -(-size // turn))
+    starts = np.zeros((turns, count + 1), np.int64)
+    cursor = np.empty(count, np.int64)
+    picked, owners = np.empty(size * width, values.dtype), np.empty(size * width, np.int32)
     done = 0
-    for unit in range(count):
-        done += starts[unit]
-        starts[unit] = done - starts[unit]
-    starts[count] = done
-    cursor = starts.copy()
-    for b in range(size):
-        for t in range(width):
-            if values[b, t] != 0:
-                slots[cursor[units[b, t]]] = b * width + t
-                owners[cursor[units[b, t]]] = b
-                cursor[units[b, t]] += 1
-    return starts, slots[:done], owners[:done]
+    for i in range(turns):
+        samples, found = range(i * turn, min(size, (i + 1) * turn)), starts[i]
+        for b in samples:
+            for t in range(width):
+                found[units[b, t]] += active[b, t] != 0
+        for unit in range(count):
+            cursor[unit] = done
+            done += found[unit]
+            found[unit] = cursor[unit]
+        found[count] = done
+        for b in samples:
+            for t in range(width):
+                if active[b, t] != 0:
+                    place = cursor[units[b, t]]
+                    picked[place], owners[place] = values[b, t], b
+                    cursor[units[b, t]] = place + 1
+    return starts, picked[:done], owners[:done]
 
 
 # --- the passes over prefixes -----------------------------------------------------------------------
@@ -95,20 +99,24 @@ def by_sample(values, units, mass):
     """
     size, width = values.shape
     starts = np.zeros(size + 1, np.int64)
-    slots, active = np.empty(size * width, np.int64), np.empty(size * width, np.int64)
+    slots, active = np.empty(size * width, np.int32), np.empty(size * width, np.int32)
     done, sorted_already = 0, True
     for b in range(size):
+        last = -1
         for t in range(width):
             if values[b, t] != 0:
-                slots[done], active[done] = b * width + t, units[b, t]
-                sorted_already &= done == starts[b] or active[done - 1] <= active[done]
+                unit = units[b, t]
+                slots[done], active[done] = b * width + t, unit
+                sorted_already &= last <= unit
+                last = unit
                 done += 1
         starts[b + 1] = done
     if not sorted_already:
-        of_units, sorted_slots, owners = by_unit(values, units, len(mass))
+        places = np.arange(size * width).reshape(size, width)
+        of_units, sorted_slots, owners = by_unit(values, units, places, len(mass), max(1, size))
         cursor = starts[:-1].copy()
         for unit in range(len(mass)):
-            for entry in range(of_units[unit], of_units[unit + 1]):
+            for entry in range(of_units[0, unit], of_units[0, unit + 1]):
                 b = owners[entry]
                 slots[cursor[b]], active[cursor[b]] = sorted_slots[entry], unit
                 cursor[b] += 1
@@ -118,8 +126,9 @@ def by_sample(values, units, mass):
         after = 0.0
         for entry in range(starts[b + 1] - 1, starts[b] - 1, -1):
             picked[entry] = flat[slots[entry]]
-            weights[entry] = mass[active[entry]] - after
-            after = mass[active[entry]]
+            here = mass[active[entry]]
+            weights[entry] = here - after
+            after = here
         head[b] = mass[0] - after
     return head, starts, slots[:done], active[:done], picked, weights
 
@@ -131,23 +140,29 @@ def by_tile(power, count, starts, slots, active, picked, weights):
     The entries of sample b in tile i are the range starts[i, b]..starts[i, b + 1].
     """
     size, tiles = len(starts) - 1, -(-count >> power)
-    ends = np.zeros(tiles * size + 1, np.int64)
-    for b in range(size):
-        for entry in range(starts[b], starts[b + 1]):
-            ends[(active[entry] >> power) * size + b + 1] += 1
-    for i in range(tiles * size):
-        ends[i + 1] += ends[i]
-    cursor = ends[:-1].copy()
-    order = np.empty(len(slots), np.int64)
-    for b in range(size):
-        for entry in range(starts[b], starts[b + 1]):
-            place = (active[entry] >> power) * size + b
-            order[cursor[place]] = entry
-            cursor[place] += 1
     of_tiles = np.empty((tiles, size + 1), np.int64)
+    for b in range(size):  # their number, for now
+        entry = starts[b]
+        for i in range(tiles):
+            first, end = entry, (i + 1) << power
+            while entry < starts[b + 1] and active[entry] < end:
+                entry += 1
+            of_tiles[i, b] = entry - first
+    done = 0
     for i in range(tiles):
-        of_tiles[i] = ends[i * size : (i + 1) * size + 1]
-    return of_tiles, slots[order], active[order], picked[order], weights[order]
+        for b in range(size):
+            done += of_tiles[i, b]
+            of_tiles[i, b] = done - of_tiles[i, b]
+        of_tiles[i, size] = done
+    found = np.empty_like(slots), np.empty_like(active), np.empty_like(picked), np.empty_like(weights)
+    for b in range(size):
+        entry = starts[b]
+        for i in range(tiles):
+            for place in range(of_tiles[i, b], of_tiles[i, b + 1]):
+                found[0][place], found[1][place] = slots[entry], active[entry]
+                found[2][place], found[3][place] = picked[entry], weights[entry]
+                entry += 1
+    return of_tiles, found[0], found[1], found[2], found[3]
 
 
 @njit(nogil=True, cache=True)
@@ -166,7 +181,7 @@ def prefix_forward(x, atoms, block, first, last, residuals, losses, head, starts
             if tile == 0:
                 losses[block, b] = 0.0
                 sums = add_squares(sums, head[b], rest)
-            for entry in range(start[b], start[b + 1]):
+            for entry in range(np.uint64(start[b]), np.uint64(start[b + 1])):
                 rest = add_row(rest, -picked[entry], atoms, active[entry] * COLUMNS)
                 sums = add_squares(sums, weights[entry], rest)
             store(residuals, place, rest)
@@ -194,7 +209,8 @@ def prefix_backward(
             else:
                 rest, suffix = load(walked, here), load(dx, place)
             scale = residuals.dtype.type(-2) * upstream[b]
-            for entry in range(start[b + 1] - 1, start[b] - 1, -1):
+            for left in range(start[b + 1] - start[b]):
+                entry = np.uint64(start[b + 1] - 1 - left)
                 suffix, rest, dpicked[block, entry] = step_back(
                     suffix,
                     rest,
@@ -264,36 +280,41 @@ def gather_dot(active, units, table, rows, first, last, out):
 
 
 @njit(nogil=True, cache=True)  # in order, without SUMS
-def sum_by_unit(values, start, first, last, sums):
-    """Compute sums[u] = sum of the values of unit u, for u = first..last-1."""
-    for unit in range(first, last):
-        total = values.dtype.type(0)
-        for entry in range(start[unit], start[unit + 1]):
-            total += values[entry]
-        sums[unit] = total
+def sum_by_unit(values, starts, sums):
+    """Compute sums[u] = sum of the values of unit u, which `by_unit` has sorted."""
+    sums[:] = 0
+    for start in starts:
+        for unit in range(len(sums)):
+            for entry in range(start[unit], start[unit + 1]):
+                sums[unit] += values[entry]
 
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
-def scatter_outer(values, start, owners, rows, first, last, out):
-    """Compute out[u] = sum of value * rows[b] for units u = first..last-1, in the order of entries.
+def scatter_outer(values, starts, owners, rows, first, last, out):
+    """Compute out[u] = sum of value * rows[b] for units u = first..last-1, in the order of samples.
 
-    `values` are in the order of `owners`.
+    The rows of a turn, COLUMNS wide, stay in a cache while units take turns.
     """
     width = rows.shape[1]
     whole = width // COLUMNS * COLUMNS
     for begin in range(0, whole, COLUMNS):
-        for unit in range(first, last):
-            sums = zeros(rows)
-            for entry in range(start[unit], start[unit + 1]):
-                sums = add_row(sums, values[entry], rows, owners[entry] * width + begin)
-            store(out, unit * width + begin, sums)
-    for unit in range(first, last if whole < width else first):
-        left = out[unit, whole:]
-        left[:] = 0
-        for entry in range(start[unit], start[unit + 1]):
-            value, row = values[entry], rows[owners[entry], whole:]
-            for i in range(len(left)):
-                left[i] += value * row[i]
+        for turn in range(len(starts)):
+            start = starts[turn]
+            for unit in range(first, last):
+                place = unit * width + begin
+                sums = load(out, place) if turn else zeros(rows)
+                for entry in range(np.uint64(start[unit]), np.uint64(start[unit + 1])):
+                    sums = add_row(sums, values[entry], rows, np.int64(owners[entry]) * width + begin)
+                store(out, place, sums)
+    if whole < width:
+        out[first:last, whole:] = 0
+        for start in starts:
+            for unit in range(first, last):
+                left = out[unit, whole:]
+                for entry in range(start[unit], start[unit + 1]):
+                    value, row = values[entry], rows[owners[entry], whole:]
+                    for i in range(len(left)):
+                        left[i] += value * row[i]
 
 
 # --- top-k ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 from benchmarks.speed import quality, quality_ours
 from benchmarks.speed.curves import POINTS, Curve, draw_batches, load_rows
 from benchmarks.speed.pipe import Shape
+from osae.prefix import Mixed
 from osae.recipes import FromNoise
 
 
@@ -62,6 +63,15 @@ def test_settings_for_constant_k_are_those_of_the_documentation():
     assert plain.k_warmup is not None
     rate = replace(plain.lr, decay=0.2)
     assert constant == replace(plain, start=FromNoise(), k_warmup=None, lr=rate)
+
+
+def test_settings_with_more_weight_on_the_whole_dictionary_differ_in_nothing_else():
+    plain, more = (
+        quality_ours.make_member(name, Shape(50, 8, 16, 4), torch.randn(100, 8), 10, 1.0).recipe
+        for name in ("osae-aligned", "osae-aligned-95")
+    )
+    assert isinstance(plain.prefix, Mixed)
+    assert more == replace(plain, prefix=replace(plain.prefix, full=0.95)) != plain
 
 
 def test_trials_see_the_first_rows_only(tmp_path):
