@@ -57,15 +57,21 @@ def check_order(by: str) -> None:
 @single_thread()
 @torch.no_grad()
 def order_units(
-    sae: SAE, batches: Iterable[Float[Tensor, "B d"]], *, by: By = "gain", k: int | None = None
+    sae: SAE,
+    batches: Iterable[Float[Tensor, "B d"]],
+    *,
+    by: By = "gain",
+    k: int | None = None,
+    weights: Float[Tensor, "K"] | None = None,
 ) -> Int[Tensor, "K"]:
     """Return the units in the order determined by the rows; ties keep their current order.
 
     "gain": each unit is followed by the one that then lowers the error most; "energy": by how much each unit
     lowers the error on its own; "frequency": how often it fires. With `k`, that many units are selected, as
-    in training.
+    in training. `weights` multiply energies or frequencies.
     """
     check_order(by)
+    assert weights is None or by != "gain", "a gain depends on the units before it"
     decoder = sae.decoder.cpu()
     # coactivity costs time and memory, and only the gain needs it
     activity = metrics.Coactivity(decoder) if by == "gain" else metrics.UnitActivity(decoder)
@@ -75,7 +81,8 @@ def order_units(
     if isinstance(activity, metrics.Coactivity):
         return activity.greedy_order()
     score = activity.energy() if by == "energy" else activity.frequency()
-    return score.argsort(descending=True, stable=True)
+    weighted = score if weights is None else score * weights.cpu()
+    return weighted.argsort(descending=True, stable=True)
 
 
 @single_thread()
