@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.language.ways import KEPT, Average, Consensus, Fork, Shared, Way
 from osae.dictionary import Aligned
 from osae.recipes import FromModes, FromNoise
-from osae.schedule import Resort
+from osae.schedule import Resort, Sweep
 
 Planned = dict[str, Any]
 
@@ -211,12 +211,21 @@ def consensus_repeats() -> Iterator[Planned]:
 
 
 def from_wider(
-    runs: int, *, short: int = 190_000, method: str = ORDERED, text: str = "wikipedia", seed: int = 0
+    runs: int,
+    *,
+    short: int = 190_000,
+    method: str = ORDERED,
+    text: str = "wikipedia",
+    seed: int = 0,
+    rate: float = 1e-3,
+    tokens: int = 750_000,
+    scored: bool = False,
+    changes: dict[str, Any] | None = None,
 ) -> Planned:
     """Return a trial that starts from the consensus of runs with half as many units again, and free atoms."""
-    changes = ORDERED_AT_ONCE if method == ORDERED else AT_ONCE
-    way = Consensus(runs, short, 1e-3, 8e-3, wider=1.5, free=True)
-    return plan(method, 750_000, 256, changes, text=text, way=way, seed=seed)
+    base = ORDERED_AT_ONCE if method == ORDERED else AT_ONCE
+    way = Consensus(runs, short, rate, 8e-3, wider=1.5, free=True, scored=scored)
+    return plan(method, tokens, 256, base | (changes or {}), text=text, way=way, seed=seed)
 
 
 def wider() -> Iterator[Planned]:
@@ -240,6 +249,30 @@ def wider_linux() -> Iterator[Planned]:
     """Yield the same on the text that took no part in the search."""
     for seed in (0, 2, 4):
         yield from_wider(16, text="linux", seed=seed)
+
+
+HELD_ATOMS = {"sweep": Sweep(burn_in=0.0, until=0.0, atoms_only=True), "resort": None}  # encoders learn
+RELEASED = {"sweep": Sweep(burn_in=0.0, until=0.0, atoms_only=True, release=0.5), "resort": None}
+
+
+def scored() -> Iterator[Planned]:
+    """Yield the start sorted by energy times score: sorted again, in its places, or with its atoms held."""
+    yield from_wider(16, scored=True)
+    yield from_wider(16, scored=True, changes=HELD_ATOMS)
+    yield from_wider(16, scored=True, changes=RELEASED)
+
+
+def scored_more() -> Iterator[Planned]:
+    """Yield as many short runs as the cost of six million tokens allows, with less weight on prefixes."""
+    yield from_wider(24, scored=True, changes={"prefix.full": 0.9})
+    yield from_wider(24, scored=True)
+
+
+def scored_linux() -> Iterator[Planned]:
+    """Yield the same on the text that took no part in the search, and TopK and single runs at this cost."""
+    yield from_wider(24, scored=True, changes={"prefix.full": 0.9}, text="linux")
+    for method, changes in ((ORDERED, ORDERED_AT_ONCE), ("topk", AT_ONCE)):
+        yield plan(method, 5_000_000, 256, changes, text="linux")
 
 
 def cooling() -> Iterator[Planned]:
@@ -280,6 +313,9 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "wider": wider,
     "wider-repeats": wider_repeats,
     "wider-linux": wider_linux,
+    "scored": scored,
+    "scored-more": scored_more,
+    "scored-linux": scored_linux,
     "held": held,
     "explore": explore,
     "combine": combine,

@@ -21,7 +21,8 @@ from osae.data.source import MixedRows
 from osae.model import SAE
 from osae.objective import Terms
 from osae.recipes import FromConsensus, FromSAE, Recipe
-from osae.training.consensus import find_consensus, make_short
+from osae.training import start as agreement
+from osae.training.consensus import find_consensus, make_short, sort_consensus
 from osae.training.loop import train
 from osae.training.member import Member
 
@@ -68,7 +69,8 @@ class Consensus:
     Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss, and has `wider`
     times as many units. Atoms with a cosine above `same` count as one unit. With `free`, it is what a recipe
     with `FromConsensus` does, but short runs are kept, so that trials can share them; otherwise, short runs
-    have the dictionary of the recipe.
+    have the dictionary of the recipe. With `scored`, units are sorted by energy times score, in the start and
+    in training, as such a recipe does; otherwise by gain.
     """
 
     runs: int
@@ -78,6 +80,7 @@ class Consensus:
     same: float = 0.6
     wider: float = later(1.0)
     free: bool = later(False)
+    scored: bool = later(False)
 
 
 KEPT = (
@@ -106,9 +109,10 @@ def describe(way: Way) -> str:
             return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
         case Consensus(runs, tokens, rate, short_rate):
             wider = f", {way.wider:g} times as wide" if way.wider > 1 else ""
+            scored = ", sorted by score" if way.scored else ""
             return (
                 f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}{wider}, "
-                f"continued at {rate:g}"
+                f"continued at {rate:g}{scored}"
             )
         case _:
             assert_never(way)
@@ -126,7 +130,7 @@ class Trainer:
         rows: Shards,
         seed: int,
         *,
-        start: SAE | None = None,
+        start: SAE | agreement.Consensus | None = None,
         average: Average | None = None,
         kept: Iterable[Average | None] = KEPT,
     ) -> SAE:
@@ -153,7 +157,11 @@ class Trainer:
 
 
 def _train(
-    recipe: Recipe, rows: Shards, seed: int, start: SAE | None, averages: Iterable[Average | None]
+    recipe: Recipe,
+    rows: Shards,
+    seed: int,
+    start: SAE | agreement.Consensus | None,
+    averages: Iterable[Average | None],
 ) -> dict[Average | None, SAE]:
     """Return the SAE with its last weights, and with each of the averages of its weights."""
     source = MixedRows(rows)
@@ -204,8 +212,11 @@ def _at_rate(recipe: Recipe, rate: float) -> Recipe:
     return replace(recipe, lr=replace(recipe.lr, peak=rate))
 
 
-def _digest(sae: SAE) -> str:
-    return hashlib.sha256(sae.encoder.detach().numpy().tobytes()).hexdigest()
+def _digest(start: SAE | agreement.Consensus) -> str:
+    """Return a digest of the weights and scores; that of an SAE without scores is that of its encoder."""
+    sae, scores = start if isinstance(start, agreement.Consensus) else (start, torch.empty(0))
+    parts = (sae.encoder.detach(), scores)
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
 
 
 def sort_units(sae: SAE, rows: Shards) -> SAE:
@@ -213,13 +224,21 @@ def sort_units(sae: SAE, rows: Shards) -> SAE:
     return sae.reorder(passes.order_units(sae, rows.read(0, min(SORTED_ROWS, rows.rows)).split(passes.ROWS)))
 
 
-def start_from_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> SAE:
-    """Return the SAE that short runs on these rows have in common, with its units sorted by gain."""
+def start_from_consensus(
+    way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int
+) -> SAE | agreement.Consensus:
+    """Return what short runs on these rows have in common, with its units sorted, and scores if asked for."""
     saes = train_short(way, trainer, recipe, rows, seed)
     started = time.process_time()
-    found = sort_units(find_consensus(saes, way.same, recipe.sae.units).sae, rows)
+    found = find_consensus(saes, way.same, recipe.sae.units)
+    found = sort_scored(found, rows) if way.scored else sort_units(found.sae, rows)
     trainer.seconds += time.process_time() - started
     return found
+
+
+def sort_scored(found: agreement.Consensus, rows: Shards) -> agreement.Consensus:
+    """Return the consensus with its units sorted by energy times score on its own rows."""
+    return sort_consensus(found, rows.read(0, min(SORTED_ROWS, rows.rows)))
 
 
 def train_short(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> list[SAE]:
