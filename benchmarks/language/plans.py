@@ -260,6 +260,7 @@ def scored() -> Iterator[Planned]:
     yield from_wider(16, scored=True)
     yield from_wider(16, scored=True, changes=HELD_ATOMS)
     yield from_wider(16, scored=True, changes=RELEASED)
+    yield from_wider(16, scored=True, changes={"resort": None})
 
 
 def scored_more() -> Iterator[Planned]:
@@ -269,10 +270,13 @@ def scored_more() -> Iterator[Planned]:
 
 
 def scored_linux() -> Iterator[Planned]:
-    """Yield the same on the text that took no part in the search, and TopK and single runs at this cost."""
-    yield from_wider(24, scored=True, changes={"prefix.full": 0.9}, text="linux")
-    for method, changes in ((ORDERED, ORDERED_AT_ONCE), ("topk", AT_ONCE)):
-        yield plan(method, 5_000_000, 256, changes, text="linux")
+    """Yield the chosen one on the text that took no part in the search."""
+    yield from_wider(24, scored=True, text="linux")
+
+
+def scored_repeats() -> Iterator[Planned]:
+    """Yield the chosen one again, with other seeds."""
+    yield from_wider(24, scored=True, seed=2)
 
 
 def cooling() -> Iterator[Planned]:
@@ -316,6 +320,7 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "scored": scored,
     "scored-more": scored_more,
     "scored-linux": scored_linux,
+    "scored-repeats": scored_repeats,
     "held": held,
     "explore": explore,
     "combine": combine,
