@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.language import limits
 from benchmarks.language.ceiling import tabulate_ceilings
-from benchmarks.language.limits import plot_limits, tabulate_sharing
+from benchmarks.language.limits import plot_limits, tabulate_goals, tabulate_sharing
 from benchmarks.language.plans import AT_ONCE, ORDERED, ORDERED_AT_ONCE
 from benchmarks.language.ways import Consensus, Fork, Shared, describe
 from benchmarks.trials import Record, format_row, read_trials
@@ -80,6 +80,7 @@ def tabulate(trials: Sequence[Record], grown: Sequence[Record] = (), shared: Seq
     parts.append("\n".join(["## Causes", "", *map(format_row, tabulate_causes(trials))]))
     parts.append("\n".join(["## Consensus", "", *map(format_row, tabulate_consensus(trials))]))
     parts.append("\n".join(["## Growth", "", *map(format_row, tabulate_growth(grown))]))
+    parts.append("\n".join(["## Goals", "", *map(format_row, tabulate_goals(trials))]))
     if shared:
         parts.append("\n".join(["## Sharing", "", *map(format_row, tabulate_sharing(shared))]))
     return "\n\n".join(parts) + "\n"
