@@ -38,7 +38,7 @@ def plan(trials: list[Record]) -> Iterator[dict[str, Any]]:
             }
             short = {"short_tokens": way.tokens, "short_rate": way.short_rate}
             short |= {"wider": way.wider} if way.wider > 1 else {}
-            short |= {"scored": True} if way.scored else {}
+            short |= {"scored": way.scored} if way.scored else {}
             for count in runs:
                 yield about | short | {"way": trial["way"], "runs": count, "seed": trial.get("seed", 0)}
 
@@ -52,7 +52,7 @@ def measure(trial: Mapping[str, Any], data: Path) -> Record:
         few = replace(way, runs=trial["runs"])
         shorts = train_short(few, trainer, made, rows, trial["seed"] + run)
         found = find_consensus(shorts, way.same, trial["units"])
-        saes.append(sort_scored(found, rows).sae if way.scored else sort_units(found.sae, rows))
+        saes.append(sort_scored(found, rows, way.scored).sae if way.scored else sort_units(found.sae, rows))
         scores.append(found.scores)
     lengths = [n for n in LENGTHS if n < trial["units"]]
     found = measure_pair(saes, open_held_out(data, trial["text"]), lengths)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.language.ceiling import estimate
-from benchmarks.language.plans import AT_ONCE, scored_more
+from benchmarks.language.plans import AT_ONCE, chosen
 from benchmarks.language.sharing import OTHER, SHARED
 from benchmarks.trials import Record
 from osae.config import to_json
@@ -72,8 +72,8 @@ def get_stabilities(by_runs: Mapping[int, Record]) -> dict[int, float]:
 
 def tabulate_goals(trials: Sequence[Record]) -> list[list[str]]:
     """Return each goal next to the mean over pairs of what the chosen recipe reaches, for each text."""
-    chosen = to_json(next(scored_more()))
-    found = [one for one in trials if all(one.get(key) == chosen[key] for key in ALIKE)]
+    made = to_json(chosen())
+    found = [one for one in trials if all(one.get(key) == made[key] for key in ALIKE)]
     texts = list(dict.fromkeys(one["text"] for one in found))
     by_text = {text: [one["measures"] for one in found if one["text"] == text] for text in texts}
     head = ["goal", "wanted", *(f"{text}, pairs: {len(by_text[text])}" for text in texts)]
@@ -89,7 +89,7 @@ def tabulate_goals(trials: Sequence[Record]) -> list[list[str]]:
         one["text"]: one["measures"]["ev"]
         for one in trials
         if (one["changes"], one["tokens"], one.get("way")) == (to_json(AT_ONCE), BUDGET, None)
-        and (one["method"], one["units"], one.get("seed")) == ("topk", chosen["units"], None)
+        and (one["method"], one["units"], one.get("seed")) == ("topk", made["units"], None)
     }
     less = [f"{_mean(by_text[text], 'ev') - usual[text]:+.3f}" if text in usual else ABSENT for text in texts]
     rows.append(["explained variance against TopK at this cost", f"{BEHIND:+.3f}", *less])

@@ -6,6 +6,7 @@ from typing import Any
 from benchmarks.language.ways import KEPT, Average, Consensus, Fork, Shared, Way
 from osae.dictionary import Aligned
 from osae.recipes import FromModes, FromNoise
+from osae.results.ordering import By
 from osae.schedule import Resort, Sweep
 
 Planned = dict[str, Any]
@@ -219,7 +220,7 @@ def from_wider(
     seed: int = 0,
     rate: float = 1e-3,
     tokens: int = 750_000,
-    scored: bool = False,
+    scored: By | None = None,
     changes: dict[str, Any] | None = None,
 ) -> Planned:
     """Return a trial that starts from the consensus of runs with half as many units again, and free atoms."""
@@ -257,26 +258,32 @@ RELEASED = {"sweep": Sweep(burn_in=0.0, until=0.0, atoms_only=True, release=0.5)
 
 def scored() -> Iterator[Planned]:
     """Yield the start sorted by energy times score: sorted again, in its places, or with its atoms held."""
-    yield from_wider(16, scored=True)
-    yield from_wider(16, scored=True, changes=HELD_ATOMS)
-    yield from_wider(16, scored=True, changes=RELEASED)
-    yield from_wider(16, scored=True, changes={"resort": None})
+    yield from_wider(16, scored="energy")
+    yield from_wider(16, scored="energy", changes=HELD_ATOMS)
+    yield from_wider(16, scored="energy", changes=RELEASED)
+    yield from_wider(16, scored="energy", changes={"resort": None})
+
+
+def chosen(**others: Any) -> Planned:
+    """Return the trial that was chosen from those on Wikipedia."""
+    return from_wider(24, scored="gain", changes={"prefix.full": 0.9}, **others)
 
 
 def scored_more() -> Iterator[Planned]:
     """Yield as many short runs as the cost of six million tokens allows, with less weight on prefixes."""
-    yield from_wider(24, scored=True, changes={"prefix.full": 0.9})
-    yield from_wider(24, scored=True)
+    yield chosen()
+    yield from_wider(24, scored="energy", changes={"prefix.full": 0.9})
+    yield from_wider(24, scored="energy")
 
 
 def scored_linux() -> Iterator[Planned]:
     """Yield the chosen one on the text that took no part in the search."""
-    yield from_wider(24, scored=True, text="linux")
+    yield chosen(text="linux")
 
 
 def scored_repeats() -> Iterator[Planned]:
     """Yield the chosen one again, with other seeds."""
-    yield from_wider(24, scored=True, seed=2)
+    yield chosen(seed=2)
 
 
 def cooling() -> Iterator[Planned]:

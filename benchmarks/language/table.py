@@ -57,6 +57,7 @@ GROWN = (
     "scored",
     "runs",
 )  # by which consensuses are listed
+ABSENCE = {"scored": ""}  # what stands for keys that are absent, if not 1
 ABSENT = "-"
 
 
@@ -156,9 +157,9 @@ def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
     """Return the agreement of two consensuses by their number of short runs, before any further training."""
     head = ["text", "short runs", "runs", "stability / orderedness", "first 64 units", "found by half"]
     rows = []
-    for one in sorted(grown, key=lambda each: [each.get(key, 1) for key in GROWN]):
+    for one in sorted(grown, key=lambda each: [each.get(key, ABSENCE.get(key, 1)) for key in GROWN]):
         wider = f", {one['wider']:g} times as wide" if "wider" in one else ""
-        scored = ", sorted by score" if one.get("scored") else ""
+        scored = f", sorted by {one['scored']} times score" if "scored" in one else ""
         short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}{wider}{scored}"
         share = f"{one['measures']['found_by_half']:.2f}"
         seeds = f"; seeds {one['seed']}, {one['seed'] + 1}" if one["seed"] else ""

@@ -67,7 +67,7 @@ def open_held_out(data: Path, text: str) -> Shards:
 
 def is_sorted(made: Recipe, way: Way) -> bool:
     """Return whether training itself leaves the units in their final order."""
-    return way.scored if isinstance(way, Consensus) else way is None and made.resort is not None
+    return way.scored is not None if isinstance(way, Consensus) else way is None and made.resort is not None
 
 
 def run_trial(trial: Mapping[str, Any], data: Path) -> Record:

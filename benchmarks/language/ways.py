@@ -21,6 +21,7 @@ from osae.data.source import MixedRows
 from osae.model import SAE
 from osae.objective import Terms
 from osae.recipes import FromConsensus, FromSAE, Recipe
+from osae.results.ordering import By
 from osae.training import start as agreement
 from osae.training.consensus import find_consensus, make_short, sort_consensus
 from osae.training.loop import train
@@ -69,8 +70,8 @@ class Consensus:
     Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss, and has `wider`
     times as many units. Atoms with a cosine above `same` count as one unit. With `free`, it is what a recipe
     with `FromConsensus` does, but short runs are kept, so that trials can share them; otherwise, short runs
-    have the dictionary of the recipe. With `scored`, units are sorted by energy times score, in the start and
-    in training, as such a recipe does; otherwise by gain.
+    have the dictionary of the recipe. With `scored`, units are sorted by "gain" times score, in the start and
+    in training, as such a recipe does, or by "energy" times score; otherwise by gain alone.
     """
 
     runs: int
@@ -80,7 +81,7 @@ class Consensus:
     same: float = 0.6
     wider: float = later(1.0)
     free: bool = later(False)
-    scored: bool = later(False)
+    scored: By | None = later(None)
 
 
 KEPT = (
@@ -109,7 +110,7 @@ def describe(way: Way) -> str:
             return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
         case Consensus(runs, tokens, rate, short_rate):
             wider = f", {way.wider:g} times as wide" if way.wider > 1 else ""
-            scored = ", sorted by score" if way.scored else ""
+            scored = f", sorted by {way.scored} times score" if way.scored else ""
             return (
                 f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}{wider}, "
                 f"continued at {rate:g}{scored}"
@@ -131,6 +132,7 @@ class Trainer:
         seed: int,
         *,
         start: SAE | agreement.Consensus | None = None,
+        by: By = "gain",
         average: Average | None = None,
         kept: Iterable[Average | None] = KEPT,
     ) -> SAE:
@@ -142,7 +144,7 @@ class Trainer:
         about = [to_json(recipe), rows.provenance()["sha256"], seed]
         if not self._find(about, average).exists():
             started = time.process_time()
-            found = _train(recipe, rows, seed, start, {None, average, *kept})
+            found = _train(recipe, rows, seed, start, by, {None, average, *kept})
             seconds = time.process_time() - started
             for each, sae in found.items():
                 spent = seconds * (each.until if each else 1.0)
@@ -161,11 +163,13 @@ def _train(
     rows: Shards,
     seed: int,
     start: SAE | agreement.Consensus | None,
+    by: By,
     averages: Iterable[Average | None],
 ) -> dict[Average | None, SAE]:
     """Return the SAE with its last weights, and with each of the averages of its weights."""
     source = MixedRows(rows)
     member = Member(recipe, seed, source.block(0), start=start)
+    member.sorted_by = by
     parameters, steps = member.weights.named(), recipe.steps
     means = {each: [p.detach().clone() for p in parameters.values()] for each in averages if each}
 
@@ -203,7 +207,8 @@ def train_one(
             return trainer.fit(recipe, halves[0] if way.documents else rows, 0 if way.seed else seed)
         case Consensus():
             found = start_from_consensus(way, trainer, recipe, rows, seed)
-            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found)
+            by = way.scored or "gain"
+            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found, by=by)
         case _:
             assert_never(way)
 
@@ -231,14 +236,14 @@ def start_from_consensus(
     saes = train_short(way, trainer, recipe, rows, seed)
     started = time.process_time()
     found = find_consensus(saes, way.same, recipe.sae.units)
-    found = sort_scored(found, rows) if way.scored else sort_units(found.sae, rows)
+    found = sort_scored(found, rows, way.scored) if way.scored else sort_units(found.sae, rows)
     trainer.seconds += time.process_time() - started
     return found
 
 
-def sort_scored(found: agreement.Consensus, rows: Shards) -> agreement.Consensus:
-    """Return the consensus with its units sorted by energy times score on its own rows."""
-    return sort_consensus(found, rows.read(0, min(SORTED_ROWS, rows.rows)))
+def sort_scored(found: agreement.Consensus, rows: Shards, by: By) -> agreement.Consensus:
+    """Return the consensus with its units sorted by gain or energy, times score, on its own rows."""
+    return sort_consensus(found, rows.read(0, min(SORTED_ROWS, rows.rows)), by)
 
 
 def train_short(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> list[SAE]:

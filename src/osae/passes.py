@@ -68,10 +68,9 @@ def order_units(
 
     "gain": each unit is followed by the one that then lowers the error most; "energy": by how much each unit
     lowers the error on its own; "frequency": how often it fires. With `k`, that many units are selected, as
-    in training. `weights` multiply energies or frequencies.
+    in training. `weights` multiply what units are sorted by: each unit's gain at its place, for example.
     """
     check_order(by)
-    assert weights is None or by != "gain", "a gain depends on the units before it"
     decoder = sae.decoder.cpu()
     # coactivity costs time and memory, and only the gain needs it
     activity = metrics.Coactivity(decoder) if by == "gain" else metrics.UnitActivity(decoder)
@@ -79,8 +78,11 @@ def order_units(
         code, offset = sae.unscale(encode(sae, x, k=k), x)
         activity.update(*code, x - offset.cpu())
     if isinstance(activity, metrics.Coactivity):
-        return activity.greedy_order()
-    score = activity.energy() if by == "energy" else activity.frequency()
+        order, score = activity.greedy_gains()
+        if weights is None:
+            return order
+    else:
+        score = activity.energy() if by == "energy" else activity.frequency()
     weighted = score if weights is None else score * weights.cpu()
     return weighted.argsort(descending=True, stable=True)
 

@@ -88,7 +88,7 @@ class FromConsensus:
     that most runs find are kept. Atoms with a cosine above `same` count as one unit.
 
     The score of a unit is the share of the runs that find it. Wherever training sorts units, it sorts them by
-    the energy that they explain, times their score.
+    gain times score.
     """
 
     runs: int = 24

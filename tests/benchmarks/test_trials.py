@@ -142,7 +142,7 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
             ways.Shared(documents=True),
             ways.Consensus(3, 640, 1e-3, 2e-3),
             ways.Consensus(2, 640, 1e-3, 2e-3, wider=1.5, free=True),
-            ways.Consensus(2, 640, 1e-3, 2e-3, wider=1.5, free=True, scored=True),
+            ways.Consensus(2, 640, 1e-3, 2e-3, wider=1.5, free=True, scored="gain"),
         )
     ):
         sae = _train(tmp_path / str(number), way)
@@ -172,7 +172,7 @@ def test_scores_decide_the_order_of_a_trial_that_asks_for_them(tmp_path):
     plain, scored = (
         ways.start_from_consensus(replace(way, scored=asked), trainer, made, rows, 0)
         for way in [ways.Consensus(3, 640, 1e-3, 2e-3, wider=1.5, free=True)]
-        for asked in (False, True)
+        for asked in (None, "gain")
     )
     assert isinstance(plain, SAE)
     assert isinstance(scored, Consensus)

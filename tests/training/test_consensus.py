@@ -161,16 +161,16 @@ def test_the_start_is_a_function_of_the_data_and_the_seed():
     assert consensus.start_from_runs(_make_recipe(start=FromNoise()), 0, source) is None
 
 
-def test_the_start_is_sorted_by_the_energy_of_its_units_times_their_score():
+def test_the_start_is_sorted_by_the_gain_of_its_units_times_their_score():
     rows = _world_rows()
     found = consensus.start_from_runs(_make_recipe(), 0, MemoryRows(rows))
     assert found is not None
-    energy = metrics.explained_energy(
-        *found.sae.encode(rows), found.sae.decoder, rows - found.sae.decoder_bias
-    )
-    key = energy * found.scores
+    activity = metrics.Coactivity(found.sae.decoder)
+    activity.update(*found.sae.encode(rows), rows - found.sae.decoder_bias)
+    order, gains = activity.greedy_gains()
+    key = gains * found.scores
     assert bool((key.diff() <= 1e-6 * key[0]).all())
-    assert not torch.equal(key.argsort(descending=True), energy.argsort(descending=True))
+    assert not torch.equal(order, torch.arange(24))
 
 
 def test_the_scores_stay_with_their_units_and_are_stored_with_the_sae():

@@ -37,6 +37,7 @@ from osae.dictionary import FreeAtoms
 from osae.model import SAE
 from osae.prefix import Full
 from osae.recipes import FromConsensus, FromNoise, Recipe
+from osae.results.ordering import By
 from osae.training.finite import OnNan, finite_rows
 from osae.training.loop import train
 from osae.training.member import Member
@@ -102,10 +103,9 @@ def start_from_runs(
     return sort_consensus(find_consensus(saes, start.same, recipe.sae.units), rows)
 
 
-def sort_consensus(found: Consensus, rows: Float[Tensor, "N d"]) -> Consensus:
-    """Return the consensus with its units sorted by the energy that they explain, times their score."""
-    batches = rows.split(passes.ROWS)
-    order = passes.order_units(found.sae, batches, by="energy", weights=found.scores)
+def sort_consensus(found: Consensus, rows: Float[Tensor, "N d"], by: By = "gain") -> Consensus:
+    """Return the consensus with its units sorted by gain times score."""
+    order = passes.order_units(found.sae, rows.split(passes.ROWS), by=by, weights=found.scores)
     return Consensus(found.sae.reorder(order), found.scores[order])
 
 

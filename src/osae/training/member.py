@@ -16,6 +16,7 @@ from osae.objective import Terms, encode, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.ranks import ALONE, Mesh
 from osae.recipes import FromNoise, Recipe
+from osae.results.ordering import By
 from osae.revival import AuxK, Resample
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code, find_k
@@ -60,6 +61,8 @@ def name_member(recipe: Recipe, seed: int) -> str:
 
 class Member:
     """A recipe and a seed in training. `advance` takes one optimizer step, a function of this state."""
+
+    sorted_by: By = "gain"
 
     def __init__(
         self,
@@ -276,11 +279,10 @@ class Member:
     def resort(self, rows: Tensor, done: int) -> None:
         """Sort the units without a fixed position, with everything that belongs to them.
 
-        They are sorted by gain or, from a consensus, by energy times score.
+        They are sorted by gain or, from a consensus, by gain times score.
         """
         batches, k = (part * self.scale for part in rows.split(passes.ROWS)), self.k_at(done - 1)
-        by = "gain" if self.scores is None else "energy"
-        order = passes.order_units(self.sae, batches, by=by, k=k, weights=self.scores)
+        order = passes.order_units(self.sae, batches, by=self.sorted_by, k=k, weights=self.scores)
         placed = self.placed_at(done - 1)
         order = torch.cat([torch.arange(placed), order[order >= placed]]).to(self.device)
         for tensor in self.unit_tensors():
