@@ -266,8 +266,8 @@ def test_the_limit_of_agreement_is_found_where_agreement_follows_the_model():
 
 def test_the_kept_table_is_that_of_the_kept_trials():
     kept = ROOT / "evidence" / "language"
-    trials, grown = (read_trials(kept / name) for name in ("trials.jsonl", "growth.jsonl"))
-    assert table.tabulate(trials, grown) == (kept / "table.md").read_text()
+    names = ("trials.jsonl", "growth.jsonl", "sharing.jsonl")
+    assert table.tabulate(*(read_trials(kept / name) for name in names)) == (kept / "table.md").read_text()
 
 
 def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():
@@ -275,6 +275,11 @@ def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():
     text = hard_table.tabulate(read_trials(folder / "trials.jsonl"))
     assert (folder / "table.md").read_text() == text
     assert text.count(" - ") == 4  # aligned encoders were not tried with the usual schedule
+
+
+def test_the_figure_of_limits_shows_every_consensus(tmp_path):
+    limits.plot_limits(read_trials(ROOT / "evidence/language/sharing.jsonl"), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 1000
 
 
 def test_the_figure_shows_every_trial(tmp_path):
