@@ -52,7 +52,7 @@ def measure(trial: Mapping[str, Any], data: Path) -> Record:
         few = replace(way, runs=trial["runs"])
         shorts = train_short(few, trainer, made, rows, trial["seed"] + run)
         found = find_consensus(shorts, way.same, trial["units"])
-        saes.append(sort_scored(found, rows, way.scored).sae if way.scored else sort_units(found.sae, rows))
+        saes.append(sort_scored(found, rows, way.order()).sae if way.scored else sort_units(found.sae, rows))
         scores.append(found.scores)
     lengths = [n for n in LENGTHS if n < trial["units"]]
     found = measure_pair(saes, open_held_out(data, trial["text"]), lengths)

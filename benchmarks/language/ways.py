@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 import torch
 
@@ -81,7 +81,15 @@ class Consensus:
     same: float = 0.6
     wider: float = later(1.0)
     free: bool = later(False)
-    scored: By | None = later(None)
+    scored: str | None = later(None)
+
+    def __post_init__(self):
+        if self.scored is not None:
+            passes.check_order(self.scored)
+
+    def order(self) -> By:
+        """Return what units are sorted by, times score if there are any."""
+        return cast(By, self.scored or "gain")
 
 
 KEPT = (
@@ -207,8 +215,7 @@ def train_one(
             return trainer.fit(recipe, halves[0] if way.documents else rows, 0 if way.seed else seed)
         case Consensus():
             found = start_from_consensus(way, trainer, recipe, rows, seed)
-            by = way.scored or "gain"
-            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found, by=by)
+            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found, by=way.order())
         case _:
             assert_never(way)
 
@@ -236,7 +243,7 @@ def start_from_consensus(
     saes = train_short(way, trainer, recipe, rows, seed)
     started = time.process_time()
     found = find_consensus(saes, way.same, recipe.sae.units)
-    found = sort_scored(found, rows, way.scored) if way.scored else sort_units(found.sae, rows)
+    found = sort_scored(found, rows, way.order()) if way.scored else sort_units(found.sae, rows)
     trainer.seconds += time.process_time() - started
     return found
 

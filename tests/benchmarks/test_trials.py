@@ -12,7 +12,7 @@ from benchmarks.hard import trials as hard
 from benchmarks.language import ceiling, growth, limits, plans, sharing, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
-from osae.config import to_json
+from osae.config import alter, to_json
 from osae.data.documents import read_documents
 from osae.data.shards import Shards, write_shards
 from osae.model import SAE
@@ -239,6 +239,18 @@ def test_the_recipe_is_the_one_that_was_tried():
     assert made.k_warmup.share == 0
     task = Task(576, tried["units"], tried["k"], tried["tokens"], tried["batch"])
     assert replace(made, name="osae-aligned", k_warmup=None) == recipe("osae-aligned", task)
+
+
+def test_the_default_consensus_is_the_one_that_was_tried():
+    tried = plans.chosen()
+    way, task = tried["way"], Task(576, tried["units"], tried["k"], tried["tokens"], tried["batch"])
+    made = alter(recipe("osae-aligned", task, start="consensus"), {"prefix.full": 0.9})
+    start = made.start
+    assert isinstance(start, FromConsensus)
+    assert (start.runs, start.samples, start.wider, start.same) == (24, way.tokens, way.wider, way.same)
+    assert (made.lr.peak, start.rate * made.lr.peak) == (way.rate, way.short_rate)
+    same = ("prefix", "resort", "dictionary", "samples", "batch", "sae", "sweep", "adam")
+    assert all(getattr(made, name) == getattr(trials.make_recipe(tried, 576), name) for name in same)
 
 
 def test_repeated_trials_are_summarised_by_their_mean():

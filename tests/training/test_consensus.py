@@ -183,6 +183,7 @@ def test_the_scores_stay_with_their_units_and_are_stored_with_the_sae():
     member.resort(rows, done=1)
     nearest = (member.finish().decoder @ found.sae.decoder.T).argmax(1)
     assert torch.equal(nearest, torch.arange(24))
+    assert member.scores is not None
     assert torch.equal(member.scores, found.scores)
     assert member.list_scores() == {"scores": [round(score, 4) for score in found.scores.tolist()]}
     assert Member(alter(made, {"start": FromNoise()}), 0, rows).list_scores() == {}
