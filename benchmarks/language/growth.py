@@ -17,13 +17,13 @@ import torch
 
 from benchmarks.language.measures import measure_pair
 from benchmarks.language.trials import RUNS, make_recipe, open_held_out, split
-from benchmarks.language.ways import Consensus, Trainer, sort_units, train_short
+from benchmarks.language.ways import Consensus, Trainer, sort_scored, sort_units, train_short
 from benchmarks.trials import Record, read_trials, round_measures, run_missing
 from osae.config import from_json
 from osae.training.consensus import find_consensus
 
 FILE = "growth.jsonl"
-KEYS = ("text", "units", "short_tokens", "short_rate", "wider", "runs", "seed")
+KEYS = ("text", "units", "short_tokens", "short_rate", "wider", "runs", "seed", "scored")
 LENGTHS = (64, 256)
 
 
@@ -38,6 +38,7 @@ def plan(trials: list[Record]) -> Iterator[dict[str, Any]]:
             }
             short = {"short_tokens": way.tokens, "short_rate": way.short_rate}
             short |= {"wider": way.wider} if way.wider > 1 else {}
+            short |= {"scored": way.scored} if way.scored else {}
             for count in runs:
                 yield about | short | {"way": trial["way"], "runs": count, "seed": trial.get("seed", 0)}
 
@@ -51,7 +52,7 @@ def measure(trial: Mapping[str, Any], data: Path) -> Record:
         few = replace(way, runs=trial["runs"])
         shorts = train_short(few, trainer, made, rows, trial["seed"] + run)
         found = find_consensus(shorts, way.same, trial["units"])
-        saes.append(sort_units(found.sae, rows))
+        saes.append(sort_scored(found, rows, way.order()).sae if way.scored else sort_units(found.sae, rows))
         scores.append(found.scores)
     lengths = [n for n in LENGTHS if n < trial["units"]]
     found = measure_pair(saes, open_held_out(data, trial["text"]), lengths)

@@ -6,7 +6,8 @@ from typing import Any
 from benchmarks.language.ways import KEPT, Average, Consensus, Fork, Shared, Way
 from osae.dictionary import Aligned
 from osae.recipes import FromModes, FromNoise
-from osae.schedule import Resort
+from osae.results.ordering import By
+from osae.schedule import Resort, Sweep
 
 Planned = dict[str, Any]
 
@@ -211,12 +212,21 @@ def consensus_repeats() -> Iterator[Planned]:
 
 
 def from_wider(
-    runs: int, *, short: int = 190_000, method: str = ORDERED, text: str = "wikipedia", seed: int = 0
+    runs: int,
+    *,
+    short: int = 190_000,
+    method: str = ORDERED,
+    text: str = "wikipedia",
+    seed: int = 0,
+    rate: float = 1e-3,
+    tokens: int = 750_000,
+    scored: By | None = None,
+    changes: dict[str, Any] | None = None,
 ) -> Planned:
     """Return a trial that starts from the consensus of runs with half as many units again, and free atoms."""
-    changes = ORDERED_AT_ONCE if method == ORDERED else AT_ONCE
-    way = Consensus(runs, short, 1e-3, 8e-3, wider=1.5, free=True)
-    return plan(method, 750_000, 256, changes, text=text, way=way, seed=seed)
+    base = ORDERED_AT_ONCE if method == ORDERED else AT_ONCE
+    way = Consensus(runs, short, rate, 8e-3, wider=1.5, free=True, scored=scored)
+    return plan(method, tokens, 256, base | (changes or {}), text=text, way=way, seed=seed)
 
 
 def wider() -> Iterator[Planned]:
@@ -240,6 +250,40 @@ def wider_linux() -> Iterator[Planned]:
     """Yield the same on the text that took no part in the search."""
     for seed in (0, 2, 4):
         yield from_wider(16, text="linux", seed=seed)
+
+
+HELD_ATOMS = {"sweep": Sweep(burn_in=0.0, until=0.0, atoms_only=True), "resort": None}  # encoders learn
+RELEASED = {"sweep": Sweep(burn_in=0.0, until=0.0, atoms_only=True, release=0.5), "resort": None}
+
+
+def scored() -> Iterator[Planned]:
+    """Yield the start sorted by energy times score: sorted again, in its places, or with its atoms held."""
+    yield from_wider(16, scored="energy")
+    yield from_wider(16, scored="energy", changes=HELD_ATOMS)
+    yield from_wider(16, scored="energy", changes=RELEASED)
+    yield from_wider(16, scored="energy", changes={"resort": None})
+
+
+def chosen(**others: Any) -> Planned:
+    """Return the trial that was chosen from those on Wikipedia."""
+    return from_wider(24, scored="gain", changes={"prefix.full": 0.9}, **others)
+
+
+def scored_more() -> Iterator[Planned]:
+    """Yield as many short runs as the cost of six million tokens allows, with less weight on prefixes."""
+    yield chosen()
+    yield from_wider(24, scored="energy", changes={"prefix.full": 0.9})
+    yield from_wider(24, scored="energy")
+
+
+def scored_linux() -> Iterator[Planned]:
+    """Yield the chosen one on the text that took no part in the search."""
+    yield chosen(text="linux")
+
+
+def scored_repeats() -> Iterator[Planned]:
+    """Yield the chosen one again, with other seeds."""
+    yield chosen(seed=2)
 
 
 def cooling() -> Iterator[Planned]:
@@ -280,6 +324,10 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "wider": wider,
     "wider-repeats": wider_repeats,
     "wider-linux": wider_linux,
+    "scored": scored,
+    "scored-more": scored_more,
+    "scored-linux": scored_linux,
+    "scored-repeats": scored_repeats,
     "held": held,
     "explore": explore,
     "combine": combine,

@@ -2,7 +2,8 @@
 
     python -m benchmarks.language.table evidence/language docs/images
 
-reads trials.jsonl from the first folder and writes table.md to it; agreement-cost.png goes to the second.
+reads trials.jsonl, growth.jsonl and sharing.jsonl from the first folder and writes table.md to it; figures go
+to the second.
 """
 
 import argparse
@@ -11,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.language import limits
 from benchmarks.language.ceiling import tabulate_ceilings
+from benchmarks.language.limits import plot_limits, tabulate_goals, tabulate_sharing
 from benchmarks.language.plans import AT_ONCE, ORDERED, ORDERED_AT_ONCE
 from benchmarks.language.ways import Consensus, Fork, Shared, describe
 from benchmarks.trials import Record, format_row, read_trials
@@ -51,15 +54,18 @@ GROWN = (
     "short_tokens",
     "short_rate",
     "wider",
+    "scored",
     "runs",
 )  # by which consensuses are listed
+ABSENCE = {"scored": ""}  # what stands for keys that are absent, if not 1
 ABSENT = "-"
 
 
-def tabulate(trials: Sequence[Record], grown: Sequence[Record] = ()) -> str:
+def tabulate(trials: Sequence[Record], grown: Sequence[Record] = (), shared: Sequence[Record] = ()) -> str:
     """Return a table of all trials for each text and number of units, cheapest first.
 
-    `grown` are the agreements of consensuses by number of short runs.
+    `grown` are the agreements of consensuses by number of short runs, and `shared` those of consensuses
+    that share documents, and that do not.
     """
     parts = []
     for heading in dict.fromkeys(name_table(trial) for trial in trials):
@@ -75,6 +81,9 @@ def tabulate(trials: Sequence[Record], grown: Sequence[Record] = ()) -> str:
     parts.append("\n".join(["## Causes", "", *map(format_row, tabulate_causes(trials))]))
     parts.append("\n".join(["## Consensus", "", *map(format_row, tabulate_consensus(trials))]))
     parts.append("\n".join(["## Growth", "", *map(format_row, tabulate_growth(grown))]))
+    parts.append("\n".join(["## Goals", "", *map(format_row, tabulate_goals(trials))]))
+    if shared:
+        parts.append("\n".join(["## Sharing", "", *map(format_row, tabulate_sharing(shared))]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,9 +157,10 @@ def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
     """Return the agreement of two consensuses by their number of short runs, before any further training."""
     head = ["text", "short runs", "runs", "stability / orderedness", "first 64 units", "found by half"]
     rows = []
-    for one in sorted(grown, key=lambda each: [each.get(key, 1) for key in GROWN]):
+    for one in sorted(grown, key=lambda each: [each.get(key, ABSENCE.get(key, 1)) for key in GROWN]):
         wider = f", {one['wider']:g} times as wide" if "wider" in one else ""
-        short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}{wider}"
+        scored = f", sorted by {one['scored']} times score" if "scored" in one else ""
+        short = f"{one['short_tokens']:,} tokens at {one['short_rate']:g}{wider}{scored}"
         share = f"{one['measures']['found_by_half']:.2f}"
         seeds = f"; seeds {one['seed']}, {one['seed'] + 1}" if one["seed"] else ""
         where = f"{one['text']}, {one['units']} units{seeds}"
@@ -250,9 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("evidence", type=Path)
     parser.add_argument("images", type=Path)
     asked = parser.parse_args(arguments)
-    trials, grown = (read_trials(asked.evidence / name) for name in ("trials.jsonl", "growth.jsonl"))
-    (asked.evidence / "table.md").write_text(tabulate(trials, grown), encoding="utf-8")
+    names = ("trials.jsonl", "growth.jsonl", "sharing.jsonl")
+    trials, grown, shared = (read_trials(asked.evidence / name) for name in names)
+    (asked.evidence / "table.md").write_text(tabulate(trials, grown, shared), encoding="utf-8")
     plot(trials, asked.images / FIGURE)
+    if shared:
+        plot_limits(shared, asked.images / limits.FIGURE)
     return 0
 
 

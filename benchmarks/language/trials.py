@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from benchmarks.language.measures import measure_pair
 from benchmarks.language.plans import PLANS
-from benchmarks.language.ways import Trainer, sort_units, train_one
+from benchmarks.language.ways import Consensus, Trainer, Way, sort_units, train_one
 from benchmarks.trials import Record, make_parser, round_measures, run_missing
 from osae.config import alter, from_json, to_json
 from osae.data.documents import DOCUMENTS, read_documents, split_documents, write_parts
@@ -65,6 +65,11 @@ def open_held_out(data: Path, text: str) -> Shards:
     return Shards(data / f"{text.split(',')[0]}-held-out")
 
 
+def is_sorted(made: Recipe, way: Way) -> bool:
+    """Return whether training itself leaves the units in their final order."""
+    return way.scored is not None if isinstance(way, Consensus) else way is None and made.resort is not None
+
+
 def run_trial(trial: Mapping[str, Any], data: Path) -> Record:
     """Run a trial and return its record."""
     halves = split(data / trial["text"])
@@ -72,7 +77,7 @@ def run_trial(trial: Mapping[str, Any], data: Path) -> Record:
     trainer, saes = Trainer(data / "saes"), []
     for run, rows in zip(RUNS, halves, strict=True):
         sae = train_one(way, trainer, made, halves, run, trial.get("seed", 0) + run)
-        saes.append(sae if made.resort and way is None else sort_units(sae, rows))
+        saes.append(sae if is_sorted(made, way) else sort_units(sae, rows))
     held_out = open_held_out(data, trial["text"])
     found = measure_pair(saes, held_out, [n for n in LENGTHS if n < trial["units"]])
     return {

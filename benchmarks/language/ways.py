@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 import torch
 
@@ -21,7 +21,9 @@ from osae.data.source import MixedRows
 from osae.model import SAE
 from osae.objective import Terms
 from osae.recipes import FromConsensus, FromSAE, Recipe
-from osae.training.consensus import find_consensus, make_short
+from osae.results.ordering import By
+from osae.training import start as agreement
+from osae.training.consensus import find_consensus, make_short, sort_consensus
 from osae.training.loop import train
 from osae.training.member import Member
 
@@ -68,7 +70,8 @@ class Consensus:
     Each short run sees `tokens` rows at a peak rate of `short_rate`, under the plain loss, and has `wider`
     times as many units. Atoms with a cosine above `same` count as one unit. With `free`, it is what a recipe
     with `FromConsensus` does, but short runs are kept, so that trials can share them; otherwise, short runs
-    have the dictionary of the recipe.
+    have the dictionary of the recipe. With `scored`, units are sorted by "gain" times score, in the start and
+    in training, as such a recipe does, or by "energy" times score; otherwise by gain alone.
     """
 
     runs: int
@@ -78,6 +81,15 @@ class Consensus:
     same: float = 0.6
     wider: float = later(1.0)
     free: bool = later(False)
+    scored: str | None = later(None)
+
+    def __post_init__(self):
+        if self.scored is not None:
+            passes.check_order(self.scored)
+
+    def order(self) -> By:
+        """Return what units are sorted by, times score if there are any."""
+        return cast(By, self.scored or "gain")
 
 
 KEPT = (
@@ -106,9 +118,10 @@ def describe(way: Way) -> str:
             return "the " + " and the ".join(name for name in ("seed", "documents") if getattr(way, name))
         case Consensus(runs, tokens, rate, short_rate):
             wider = f", {way.wider:g} times as wide" if way.wider > 1 else ""
+            scored = f", sorted by {way.scored} times score" if way.scored else ""
             return (
                 f"from the consensus of {runs} runs of {tokens:,} tokens at {short_rate:g}{wider}, "
-                f"continued at {rate:g}"
+                f"continued at {rate:g}{scored}"
             )
         case _:
             assert_never(way)
@@ -126,7 +139,8 @@ class Trainer:
         rows: Shards,
         seed: int,
         *,
-        start: SAE | None = None,
+        start: SAE | agreement.Consensus | None = None,
+        by: By = "gain",
         average: Average | None = None,
         kept: Iterable[Average | None] = KEPT,
     ) -> SAE:
@@ -138,7 +152,7 @@ class Trainer:
         about = [to_json(recipe), rows.provenance()["sha256"], seed]
         if not self._find(about, average).exists():
             started = time.process_time()
-            found = _train(recipe, rows, seed, start, {None, average, *kept})
+            found = _train(recipe, rows, seed, start, by, {None, average, *kept})
             seconds = time.process_time() - started
             for each, sae in found.items():
                 spent = seconds * (each.until if each else 1.0)
@@ -153,11 +167,17 @@ class Trainer:
 
 
 def _train(
-    recipe: Recipe, rows: Shards, seed: int, start: SAE | None, averages: Iterable[Average | None]
+    recipe: Recipe,
+    rows: Shards,
+    seed: int,
+    start: SAE | agreement.Consensus | None,
+    by: By,
+    averages: Iterable[Average | None],
 ) -> dict[Average | None, SAE]:
     """Return the SAE with its last weights, and with each of the averages of its weights."""
     source = MixedRows(rows)
     member = Member(recipe, seed, source.block(0), start=start)
+    member.sorted_by = by
     parameters, steps = member.weights.named(), recipe.steps
     means = {each: [p.detach().clone() for p in parameters.values()] for each in averages if each}
 
@@ -195,7 +215,7 @@ def train_one(
             return trainer.fit(recipe, halves[0] if way.documents else rows, 0 if way.seed else seed)
         case Consensus():
             found = start_from_consensus(way, trainer, recipe, rows, seed)
-            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found)
+            return trainer.fit(_at_rate(further, way.rate), rows, seed, start=found, by=way.order())
         case _:
             assert_never(way)
 
@@ -204,8 +224,11 @@ def _at_rate(recipe: Recipe, rate: float) -> Recipe:
     return replace(recipe, lr=replace(recipe.lr, peak=rate))
 
 
-def _digest(sae: SAE) -> str:
-    return hashlib.sha256(sae.encoder.detach().numpy().tobytes()).hexdigest()
+def _digest(start: SAE | agreement.Consensus) -> str:
+    """Return a digest of the weights and scores; that of an SAE without scores is that of its encoder."""
+    sae, scores = start if isinstance(start, agreement.Consensus) else (start, torch.empty(0))
+    parts = (sae.encoder.detach(), scores)
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
 
 
 def sort_units(sae: SAE, rows: Shards) -> SAE:
@@ -213,13 +236,21 @@ def sort_units(sae: SAE, rows: Shards) -> SAE:
     return sae.reorder(passes.order_units(sae, rows.read(0, min(SORTED_ROWS, rows.rows)).split(passes.ROWS)))
 
 
-def start_from_consensus(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> SAE:
-    """Return the SAE that short runs on these rows have in common, with its units sorted by gain."""
+def start_from_consensus(
+    way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int
+) -> SAE | agreement.Consensus:
+    """Return what short runs on these rows have in common, with its units sorted, and scores if asked for."""
     saes = train_short(way, trainer, recipe, rows, seed)
     started = time.process_time()
-    found = sort_units(find_consensus(saes, way.same, recipe.sae.units).sae, rows)
+    found = find_consensus(saes, way.same, recipe.sae.units)
+    found = sort_scored(found, rows, way.order()) if way.scored else sort_units(found.sae, rows)
     trainer.seconds += time.process_time() - started
     return found
+
+
+def sort_scored(found: agreement.Consensus, rows: Shards, by: By) -> agreement.Consensus:
+    """Return the consensus with its units sorted by gain or energy, times score, on its own rows."""
+    return sort_consensus(found, rows.read(0, min(SORTED_ROWS, rows.rows)), by)
 
 
 def train_short(way: Consensus, trainer: Trainer, recipe: Recipe, rows: Shards, seed: int) -> list[SAE]:

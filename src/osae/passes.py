@@ -57,13 +57,18 @@ def check_order(by: str) -> None:
 @single_thread()
 @torch.no_grad()
 def order_units(
-    sae: SAE, batches: Iterable[Float[Tensor, "B d"]], *, by: By = "gain", k: int | None = None
+    sae: SAE,
+    batches: Iterable[Float[Tensor, "B d"]],
+    *,
+    by: By = "gain",
+    k: int | None = None,
+    weights: Float[Tensor, "K"] | None = None,
 ) -> Int[Tensor, "K"]:
     """Return the units in the order determined by the rows; ties keep their current order.
 
     "gain": each unit is followed by the one that then lowers the error most; "energy": by how much each unit
     lowers the error on its own; "frequency": how often it fires. With `k`, that many units are selected, as
-    in training.
+    in training. `weights` multiply what units are sorted by: each unit's gain at its place, for example.
     """
     check_order(by)
     decoder = sae.decoder.cpu()
@@ -73,9 +78,13 @@ def order_units(
         code, offset = sae.unscale(encode(sae, x, k=k), x)
         activity.update(*code, x - offset.cpu())
     if isinstance(activity, metrics.Coactivity):
-        return activity.greedy_order()
-    score = activity.energy() if by == "energy" else activity.frequency()
-    return score.argsort(descending=True, stable=True)
+        order, score = activity.greedy_gains()
+        if weights is None:
+            return order
+    else:
+        score = activity.energy() if by == "energy" else activity.frequency()
+    weighted = score if weights is None else score * weights.cpu()
+    return weighted.argsort(descending=True, stable=True)
 
 
 @single_thread()

@@ -9,15 +9,17 @@ from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
 from benchmarks.hard import table as hard_table
 from benchmarks.hard import trials as hard
-from benchmarks.language import ceiling, growth, plans, table, trials, ways
+from benchmarks.language import ceiling, growth, limits, plans, sharing, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
-from osae.config import to_json
+from osae.config import alter, to_json
 from osae.data.documents import read_documents
 from osae.data.shards import Shards, write_shards
+from osae.model import SAE
 from osae.recipes import FromConsensus, Task, recipe
 from osae.training.consensus import make_short
 from osae.training.simple import fit
+from osae.training.start import Consensus
 
 
 def _harvest(folder, rows=512, width=8, seed=0):
@@ -140,6 +142,7 @@ def test_every_way_trains_an_sae_of_the_size_of_the_recipe(tmp_path):
             ways.Shared(documents=True),
             ways.Consensus(3, 640, 1e-3, 2e-3),
             ways.Consensus(2, 640, 1e-3, 2e-3, wider=1.5, free=True),
+            ways.Consensus(2, 640, 1e-3, 2e-3, wider=1.5, free=True, scored="gain"),
         )
     ):
         sae = _train(tmp_path / str(number), way)
@@ -161,6 +164,51 @@ def test_agreement_is_measured_for_every_doubling_of_the_short_runs_without_trai
     assert found[0]["measures"]["found_by_half"] == 1
     assert 0 < found[0]["cpu_seconds"] < found[2]["cpu_seconds"] < record["cpu_seconds"]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_scores_decide_the_order_of_a_trial_that_asks_for_them(tmp_path):
+    rows, made = _harvest(tmp_path / "rows"), recipe("topk", Task(8, 12, 2, 640, 64))
+    trainer = ways.Trainer(tmp_path / "saes")
+    plain, scored = (
+        ways.start_from_consensus(replace(way, scored=asked), trainer, made, rows, 0)
+        for way in [ways.Consensus(3, 640, 1e-3, 2e-3, wider=1.5, free=True)]
+        for asked in (None, "gain")
+    )
+    assert isinstance(plain, SAE)
+    assert isinstance(scored, Consensus)
+    assert torch.equal(scored.sae.decoder.sum(1).sort().values, plain.decoder.sum(1).sort().values)
+    assert not torch.equal(scored.sae.decoder, plain.decoder)
+
+
+def test_shared_documents_are_compared_by_other_short_runs_on_the_same_rows(tmp_path, monkeypatch):
+    _harvest(tmp_path / "text")
+    monkeypatch.setattr(sharing, "CURVE", (4, 8, 12))
+    way = ways.Consensus(4, 640, 1e-3, 2e-3, wider=1.5, free=True)
+    about = {"short_tokens": 640, "short_rate": 2e-3, "wider": 1.5, "seed": 0}
+    found = {
+        documents: sharing.measure(_trial(way=to_json(way), documents=documents, runs=2, **about), tmp_path)
+        for documents in (sharing.SHARED, sharing.OTHER)
+    }
+    assert len(list((tmp_path / "saes").iterdir())) == 8  # four on each half, of which two serve both
+    assert found[sharing.SHARED]["measures"]["stability"] != found[sharing.OTHER]["measures"]["stability"]
+    for one in found.values():
+        counts, scores, shares = zip(*one["curve"], strict=True)
+        assert counts == (4, 8, 12)
+        assert list(scores) == sorted(scores, reverse=True)
+        assert all(0 <= share <= 1 for share in shares)
+
+
+def test_a_limit_is_estimated_for_shared_and_for_other_documents():
+    def record(documents, runs, stability):
+        measures = {"stability": stability, "found_by_half": 0.5, "stability_of_these": 0.9}
+        return {"rows": 10, "documents": documents, "runs": runs, "measures": measures}
+
+    other = [record(sharing.OTHER, runs, 0.8 - 0.4 / runs) for runs in (1, 2, 4, 8)]
+    shared = [record(sharing.SHARED, runs, 1 - 0.6 / runs) for runs in (1, 2, 4)]
+    head, _, first, second = limits.tabulate_sharing([*shared, *other])
+    limit = head.index("limit")
+    assert (first[1], first[limit]) == (sharing.OTHER, "0.80")
+    assert (second[1], second[limit], second[head.index("8 runs")]) == (sharing.SHARED, "1.00", limits.ABSENT)
 
 
 def test_the_short_runs_of_a_trial_are_those_of_the_package(tmp_path):
@@ -193,6 +241,18 @@ def test_the_recipe_is_the_one_that_was_tried():
     assert replace(made, name="osae-aligned", k_warmup=None) == recipe("osae-aligned", task)
 
 
+def test_the_default_consensus_is_the_one_that_was_tried():
+    tried = plans.chosen()
+    way, task = tried["way"], Task(576, tried["units"], tried["k"], tried["tokens"], tried["batch"])
+    made = alter(recipe("osae-aligned", task, start="consensus"), {"prefix.full": 0.9})
+    start = made.start
+    assert isinstance(start, FromConsensus)
+    assert (start.runs, start.samples, start.wider, start.same) == (24, way.tokens, way.wider, way.same)
+    assert (made.lr.peak, start.rate * made.lr.peak) == (way.rate, way.short_rate)
+    same = ("prefix", "resort", "dictionary", "samples", "batch", "sae", "sweep", "adam")
+    assert all(getattr(made, name) == getattr(trials.make_recipe(tried, 576), name) for name in same)
+
+
 def test_repeated_trials_are_summarised_by_their_mean():
     kept = read_trials(ROOT / "evidence/language/trials.jsonl")
     rows = table.tabulate_repeats(kept)[2:]
@@ -218,8 +278,8 @@ def test_the_limit_of_agreement_is_found_where_agreement_follows_the_model():
 
 def test_the_kept_table_is_that_of_the_kept_trials():
     kept = ROOT / "evidence" / "language"
-    trials, grown = (read_trials(kept / name) for name in ("trials.jsonl", "growth.jsonl"))
-    assert table.tabulate(trials, grown) == (kept / "table.md").read_text()
+    names = ("trials.jsonl", "growth.jsonl", "sharing.jsonl")
+    assert table.tabulate(*(read_trials(kept / name) for name in names)) == (kept / "table.md").read_text()
 
 
 def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():
@@ -227,6 +287,11 @@ def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():
     text = hard_table.tabulate(read_trials(folder / "trials.jsonl"))
     assert (folder / "table.md").read_text() == text
     assert text.count(" - ") == 4  # aligned encoders were not tried with the usual schedule
+
+
+def test_the_figure_of_limits_shows_every_consensus(tmp_path):
+    limits.plot_limits(read_trials(ROOT / "evidence/language/sharing.jsonl"), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 1000
 
 
 def test_the_figure_shows_every_trial(tmp_path):

@@ -30,6 +30,7 @@ from osae.training.member import Member
 from osae.training.parallel import check_mesh
 from osae.training.simple import fit
 from osae.training.sizes import measure_training
+from osae.training.start import Consensus
 
 SAME = 0.6
 
@@ -141,7 +142,7 @@ def test_consensuses_on_disjoint_samples_agree_more_than_single_short_runs_and_m
     def agree(**changes):
         made = alter(_make_recipe(), {"start": FromConsensus(samples=8000, rate=2.0, **changes)})
         starts = [consensus.start_from_runs(made, part, source) for part, source in enumerate(sources)]
-        return metrics.stability(*(start.decoder for start in starts if start is not None))
+        return metrics.stability(*(start.sae.decoder for start in starts if start is not None))
 
     alone, together, wider = agree(runs=1, wider=1.0), agree(runs=8, wider=1.0), agree(runs=8, wider=1.5)
     assert together > alone + 0.02
@@ -152,9 +153,40 @@ def test_the_start_is_a_function_of_the_data_and_the_seed():
     source = MemoryRows(_world_rows())
     first, again, other = (consensus.start_from_runs(_make_recipe(), seed, source) for seed in (0, 0, 1))
     assert first is not None
-    assert _states_equal(first, again)
-    assert not _states_equal(first, other)
+    assert again is not None
+    assert other is not None
+    assert _states_equal(first.sae, again.sae)
+    assert torch.equal(first.scores, again.scores)
+    assert not _states_equal(first.sae, other.sae)
     assert consensus.start_from_runs(_make_recipe(start=FromNoise()), 0, source) is None
+
+
+def test_the_start_is_sorted_by_the_gain_of_its_units_times_their_score():
+    rows = _world_rows()
+    found = consensus.start_from_runs(_make_recipe(), 0, MemoryRows(rows))
+    assert found is not None
+    activity = metrics.Coactivity(found.sae.decoder)
+    activity.update(*found.sae.encode(rows), rows - found.sae.decoder_bias)
+    order, gains = activity.greedy_gains()
+    key = gains * found.scores
+    assert bool((key.diff() <= 1e-6 * key[0]).all())
+    assert not torch.equal(order, torch.arange(24))
+
+
+def test_the_scores_stay_with_their_units_and_are_stored_with_the_sae():
+    rows, made = _world_rows(), _make_recipe()
+    found = consensus.start_from_runs(made, 0, MemoryRows(rows))
+    assert found is not None
+    still = alter(made, {"dictionary": FreeAtoms()})  # which keeps the encoders of the start
+    backwards = Consensus(found.sae.reorder(torch.arange(23, -1, -1)), found.scores.flip(0))
+    member = Member(still, 0, rows, start=backwards)
+    member.resort(rows, done=1)
+    nearest = (member.finish().decoder @ found.sae.decoder.T).argmax(1)
+    assert torch.equal(nearest, torch.arange(24))
+    assert member.scores is not None
+    assert torch.equal(member.scores, found.scores)
+    assert member.list_scores() == {"scores": [round(score, 4) for score in found.scores.tolist()]}
+    assert Member(alter(made, {"start": FromNoise()}), 0, rows).list_scores() == {}
 
 
 def _create(tmp_path, name, **changes):
@@ -212,14 +244,20 @@ def test_a_run_resumed_from_its_checkpoint_trains_no_short_run_and_ends_the_same
     (resumed,) = runs.go(stopped, tell=said.append)
     assert not said
     assert _states_equal(resumed.finish(), member.finish())
-    start = json.loads((whole / member.name / "sae.json").read_text())["provenance"]["recipe"]["start"]
-    assert start["kind"] == "FromConsensus"
+    about, again = (
+        json.loads((run / member.name / "sae.json").read_text())["provenance"] for run in (whole, stopped)
+    )
+    assert about["recipe"]["start"]["kind"] == "FromConsensus"
+    assert len(about["scores"]) == 24
+    assert about["scores"] == again["scores"]
+    assert len(set(about["scores"])) > 1
 
 
 def test_a_run_and_fit_train_the_same_sae(tmp_path):
     (member,) = runs.go(_create(tmp_path, "run"))
     sae = fit(_make_recipe(), str(tmp_path / "data"), seed=0, progress=False)
     assert _states_equal(member.finish(), sae)
+    assert member.list_scores() == {"scores": sae.provenance["scores"]}
 
 
 def test_osae_train_announces_and_keeps_the_short_runs(tmp_path, capsys):

@@ -37,9 +37,11 @@ from osae.dictionary import FreeAtoms
 from osae.model import SAE
 from osae.prefix import Full
 from osae.recipes import FromConsensus, FromNoise, Recipe
+from osae.results.ordering import By
 from osae.training.finite import OnNan, finite_rows
 from osae.training.loop import train
 from osae.training.member import Member
+from osae.training.start import Consensus
 
 POWER = 4  # of a cosine, as a weight: the nearer, the more it counts
 ROUNDS = 8  # of moving centres
@@ -74,8 +76,8 @@ def start_from_runs(
     on_nan: OnNan = "stop",
     folder: Path | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
-) -> SAE | None:
-    """Return the consensus of short runs with its units sorted by gain, or None for any other start.
+) -> Consensus | None:
+    """Return the consensus of short runs with its units in order, or None for any other start.
 
     With `folder`, the SAEs of the short runs are kept there, and those that it already has are not trained
     again. `tell` is called with a sentence before each run.
@@ -98,15 +100,13 @@ def start_from_runs(
         if kept:
             saes[-1].save(kept, provenance={"recipe": to_json(short), "seed": own})
     rows = finite_rows(source.block(0), "block 0", on_nan)[:SORTED_ROWS]
-    found = find_consensus(saes, start.same, recipe.sae.units).sae
-    return found.reorder(passes.order_units(found, rows.split(passes.ROWS)))
+    return sort_consensus(find_consensus(saes, start.same, recipe.sae.units), rows)
 
 
-class Consensus(NamedTuple):
-    """The SAE that runs have in common, and the score of each of its units, best first."""
-
-    sae: SAE
-    scores: Float[Tensor, "K"]
+def sort_consensus(found: Consensus, rows: Float[Tensor, "N d"], by: By = "gain") -> Consensus:
+    """Return the consensus with its units sorted by gain times score."""
+    order = passes.order_units(found.sae, rows.split(passes.ROWS), by=by, weights=found.scores)
+    return Consensus(found.sae.reorder(order), found.scores[order])
 
 
 class _Found(NamedTuple):
@@ -130,7 +130,7 @@ class _Found(NamedTuple):
 @single_thread()  # the last bits of products depend on the number of threads
 @torch.no_grad()
 def find_consensus(saes: Sequence[SAE], same: float, units: int) -> Consensus:
-    """Return the units that most of these SAEs have, averaged over the SAEs that have them.
+    """Return the units that most of these SAEs have, averaged over the SAEs that have them, best first.
 
     If fewer units are different enough, the others are the atoms farthest from those chosen, one by one.
     """

@@ -16,6 +16,7 @@ from osae.objective import Terms, encode, objective
 from osae.prefix import RandomBoundaries, Sampled, prefix_weights
 from osae.ranks import ALONE, Mesh
 from osae.recipes import FromNoise, Recipe
+from osae.results.ordering import By
 from osae.revival import AuxK, Resample
 from osae.seeds import generator
 from osae.sparsify import BatchTopK, Code, find_k
@@ -24,7 +25,7 @@ from osae.training.finite import NotFinite, Watch, are_finite, waits
 from osae.training.parallel import check_mesh, clip_gradients, share_gradients, take_units
 from osae.training.revive import revive
 from osae.training.schedules import make_schedules
-from osae.training.start import start_sae
+from osae.training.start import Consensus, start_sae
 from osae.training.weights import Weights
 
 REVIVAL_ROWS = 50_000  # rows to search for poorly reconstructed ones
@@ -61,6 +62,8 @@ def name_member(recipe: Recipe, seed: int) -> str:
 class Member:
     """A recipe and a seed in training. `advance` takes one optimizer step, a function of this state."""
 
+    sorted_by: By = "gain"
+
     def __init__(
         self,
         recipe: Recipe,
@@ -69,13 +72,14 @@ class Member:
         *,
         device: torch.device | str = "cpu",
         mesh: Mesh = ALONE,
-        start: SAE | None = None,
+        start: SAE | Consensus | None = None,
         precision: str = "fp32",
     ):
         """Start the SAE; `rows` are the first activations of the stream, which set the input scale.
 
-        `start` is the SAE that the recipe starts from, if it is already in memory. `precision` applies to the
-        products of a step; sorting, revival and logs use single precision.
+        `start` is the SAE that the recipe starts from, if it is already in memory; the scores of a consensus
+        stay with its units. `precision` applies to the products of a step; sorting, revival and logs use
+        single precision.
 
         On a mesh, this is the part of the SAE and of every batch that belongs to this rank.
         """
@@ -86,7 +90,9 @@ class Member:
         self.mine = mesh.units.cut(recipe.sae.units)  # the units of this rank
         self.scale = input_scale(rows) if recipe.rescale else 1.0
         rows = rows * self.scale
-        self.sae = take_units(start_sae(recipe, rows, seed, scale=self.scale, given=start), self.mine).to(
+        given, scores = start if isinstance(start, Consensus) else (start, None)
+        self.scores = None if scores is None else scores.to(self.device, copy=True)
+        self.sae = take_units(start_sae(recipe, rows, seed, scale=self.scale, given=given), self.mine).to(
             self.device
         )
         self.weights = Weights(self.sae, recipe.dictionary, rows, generator(seed, "dictionary"))
@@ -271,9 +277,12 @@ class Member:
 
     @torch.no_grad()
     def resort(self, rows: Tensor, done: int) -> None:
-        """Sort the units without a fixed position by gain, with everything that belongs to them."""
-        batches = (part * self.scale for part in rows.split(passes.ROWS))
-        order = passes.order_units(self.sae, batches, k=self.k_at(done - 1))
+        """Sort the units without a fixed position, with everything that belongs to them.
+
+        They are sorted by gain or, from a consensus, by gain times score.
+        """
+        batches, k = (part * self.scale for part in rows.split(passes.ROWS)), self.k_at(done - 1)
+        order = passes.order_units(self.sae, batches, by=self.sorted_by, k=k, weights=self.scores)
         placed = self.placed_at(done - 1)
         order = torch.cat([torch.arange(placed), order[order >= placed]]).to(self.device)
         for tensor in self.unit_tensors():
@@ -283,7 +292,8 @@ class Member:
     def unit_tensors(self) -> list[Tensor]:
         """Return every tensor with one row per unit: parameters, optimizer moments, counters."""
         parameters = self.weights.per_unit()
-        return [*parameters, *self.moments(parameters), self.last_fired]
+        scores = [] if self.scores is None else [self.scores]
+        return [*parameters, *self.moments(parameters), self.last_fired, *scores]
 
     def moments(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Return the optimizer's moments of these parameters, if there are any yet."""
@@ -318,6 +328,7 @@ class Member:
             found |= {
                 f"adam/{name}/{key}": (value, weights.has_units(name, value)) for key, value in state.items()
             }
+        found |= {} if self.scores is None else {"scores": (self.scores, True)}
         return found | {"last_fired": (self.last_fired, True), "skipped": (torch.tensor(self.skipped), False)}
 
     @torch.no_grad()
@@ -333,6 +344,8 @@ class Member:
                     for key, tensor in moments.items()
                 }
         self.last_fired.copy_(state["last_fired"][mine])
+        if self.scores is not None:
+            self.scores.copy_(state["scores"])
         self._oldest = 0
         self.skipped = int(state.get("skipped", 0))  # release 0.1.0 did not count them
 
@@ -358,6 +371,10 @@ class Member:
     def rate(self, step: int) -> float:
         """Return the learning rate at a step."""
         return self._lr_at(step)
+
+    def list_scores(self) -> dict[str, list[float]]:
+        """Return the scores of the units for the provenance of the SAE; nothing if they have none."""
+        return {} if self.scores is None else {"scores": [round(score, 4) for score in self.scores.tolist()]}
 
     def finish(self) -> SAE:
         """Return the SAE in its current state, for raw activations: the input scale is folded in."""

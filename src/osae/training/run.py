@@ -48,6 +48,7 @@ from osae.training.loop import stop_early, train
 from osae.training.member import Member, name_member
 from osae.training.plateau import Plateau, Stopped, has_levelled_off
 from osae.training.schedules import find_settled_step
+from osae.training.start import Consensus
 
 SCHEMA = 1
 SHORT = "short"  # folder of short runs
@@ -274,10 +275,11 @@ def _find_start(
     device: str,
     on_nan: OnNan,
     tell: Callable[[str], None],
-) -> SAE | None:
+) -> Consensus | None:
     """Return the consensus that a member starts from, if it does; the checkpoint, if any, replaces it."""
     if isinstance(recipe.start, FromConsensus) and checkpoint.exists(folder):
-        return SAE(recipe.sae, generator=generator(seed, "start"))
+        sae = SAE(recipe.sae, generator=generator(seed, "start"))
+        return Consensus(sae, torch.zeros(recipe.sae.units))
     kept = folder / SHORT / name_member(recipe, seed)
     return start_from_runs(
         recipe,
@@ -306,7 +308,7 @@ def provenance(member: Member, spec: SourceSpec, source: Source) -> dict:
     from osae import __version__
 
     about = {"recipe": to_json(member.recipe), "seed": member.seed, "source": to_json(spec)}
-    about |= describe_place(source) | {"precision": member.precision}
+    about |= describe_place(source) | {"precision": member.precision} | member.list_scores()
     return about | {"osae": __version__, "torch": torch.__version__}
 
 

@@ -85,7 +85,7 @@ def fit(
         train([member], source, after=after)
     sae = member.finish()
     about = {"recipe": to_json(chosen), "seed": seed, "precision": precision} | describe_place(source)
-    sae.provenance = about | {"osae": __version__, "torch": torch.__version__}
+    sae.provenance = about | member.list_scores() | {"osae": __version__, "torch": torch.__version__}
     return sae
 
 

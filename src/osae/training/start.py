@@ -1,7 +1,7 @@
 """Starting points for training: noise, the data, or an SAE."""
 
 from pathlib import Path
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,13 @@ from osae.recipes import FromConsensus, FromData, FromKMeans, FromModes, FromNoi
 from osae.seeds import generator
 from osae.sparsify import starting_threshold
 from osae.training.modes import sae_from_modes
+
+
+class Consensus(NamedTuple):
+    """The SAE that several runs have in common, and the score of each of its units: how many runs find it."""
+
+    sae: SAE
+    scores: Float[Tensor, "K"]
 
 
 @single_thread()  # the last bits of sums and eigenvectors depend on the number of threads
