@@ -242,7 +242,10 @@ def run_part(name: str, **given: object) -> None:
         print(f"evidence: {name} is done; to repeat it, remove {DONE / name}.", flush=True)
         return
     for words in part.commands:
-        run(tuple(word.format(**given) for word in words), ROOT / PEERS if part.needs_peers else Path(sys.executable))
+        run(
+            tuple(word.format(**given) for word in words),
+            ROOT / PEERS if part.needs_peers else Path(sys.executable),
+        )
     if part.run is None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()

@@ -41,6 +41,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "public names": code.list_public_names,
     "training steps": code.tabulate_steps,
     "time to quality": code.tabulate_quality,
+    "trust": evidence.tabulate_trust,
     "verdicts": evidence.tabulate_verdicts,
 }
 
