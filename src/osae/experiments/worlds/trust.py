@@ -277,7 +277,7 @@ def _predict_fourth(units: UnitTable) -> dict[str, float | None]:
 def _against_truth(
     units: UnitTable, saes: Mapping[int, SAE], features: Float[Tensor, "F d"]
 ) -> dict[str, Interval | float | None]:
-    """Return how many units are true features, and how well scores separate those of all runs from the others."""
+    """Return the share of true features among units, and how well scores separate those from the others."""
     by_seed = {seed: _is_true(sae, features) for seed, sae in saes.items()}
     shares = {seed: float(true.double().mean()) for seed, true in by_seed.items()}
     true = torch.cat(list(by_seed.values()))
