@@ -43,7 +43,7 @@ MATRYOSHKA = "matryoshka-fixed,matryoshka-random"
 class Part:
     """A folder of evidence/, and the commands that fill it."""
 
-    commands: tuple[Words, ...]  # after `python -m`
+    commands: tuple[Words, ...]  # after `python -m`; {texts} and {model} are replaced by those given
     run: Path | None = None  # the folder that an experiment writes to
     needs_texts: bool = False
     needs_peers: bool = False  # runs in the peers' environment
@@ -74,6 +74,13 @@ EXPERIMENTS = {
         *("lm", *BOTH, *SMALL, "--seeds", "5", "--stitch", "0", "--rates", "4e-3,8e-3,1.6e-2"),
         *("--methods", f"topk,{MATRYOSHKA},matryoshka-piecewise,osae-paper,osae"),
         run=LM / "small",
+        needs_texts=True,
+    ),
+    "lm": reproduce(
+        *("lm", *BOTH, "--units", "2048", "--k", "32", "--tokens", "2048000", "--starts", "noise"),
+        *("--seeds", "3", "--stitch", "0", "--rates", "4e-3,8e-3,1.6e-2"),
+        *("--methods", f"topk,{MATRYOSHKA},osae-paper,osae"),
+        run=LM / "large",
         needs_texts=True,
     ),
     "lm-mixtures": reproduce(
@@ -148,6 +155,16 @@ BENCHMARKS = {
             *((f"benchmarks.speed.{name}", "--out", "evidence/speed") for name in SPEED),
         ),
     ),
+    "pace": Part(  # of harvesting, and of training on what is harvested
+        (
+            (
+                *("benchmarks.speed.harvesting", "--model", "{model}", "--layer", "10"),
+                *("--text", f"{{texts}}/{TEXTS['wikipedia']}", "--out", "evidence/speed"),
+            ),
+            ("benchmarks.speed.reading", str(ACTS / "wikipedia"), "--out", "evidence/speed"),
+        ),
+        needs_texts=True,
+    ),
     "quality": Part(
         (
             (
@@ -218,14 +235,17 @@ def run(words: Words, python: Path = Path(sys.executable)) -> None:
         sys.exit(code)
 
 
-def run_part(name: str) -> None:
-    """Run a part and store its results."""
+def run_part(name: str, **given: object) -> None:
+    """Run a part and store its results; `given` are the texts and the model."""
     part, mark = PARTS[name], ROOT / DONE / name
     if part.run is None and mark.exists():
         print(f"evidence: {name} is done; to repeat it, remove {DONE / name}.", flush=True)
         return
     for words in part.commands:
-        run(words, ROOT / PEERS if part.needs_peers else Path(sys.executable))
+        run(
+            tuple(word.format(**given) for word in words),
+            ROOT / PEERS if part.needs_peers else Path(sys.executable),
+        )
     if part.run is None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -264,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         minutes = (time.monotonic() - started) / 60
         left = describe_left(chosen[count - 1 :], ROOT / "evidence", os.cpu_count() or 1)
         print(f"evidence: {name}, {count} of {len(chosen)}, after {minutes:.0f} minutes, {left}", flush=True)
-        run_part(name)
+        run_part(name, texts=asked.texts, model=asked.model)
     for module in ("evidence", "pages"):
         run((f"benchmarks.documentation.{module}",))
     for name, obstacle in obstacles.items():

@@ -117,7 +117,7 @@ def test_kept_evidence_of_language_models_holds_what_it_must():
 
 
 def test_page_states_the_kept_pace_of_harvest():
-    share = json.loads((ROOT / "evidence" / "lm" / "harvesting.json").read_text())["share"]
+    share = json.loads((ROOT / "evidence" / "speed" / "harvesting.json").read_text())["share"]
     assert share >= 0.9
     page = (ROOT / "docs" / "language-models.md").read_text()
     assert f"harvesting ran at {share:.0%}".replace("%", " %") in " ".join(page.split())

@@ -19,6 +19,7 @@ from osae import results
 from osae.experiments.claims import UNTESTED, judge_result
 from osae.experiments.methods import UNTRAINED
 from osae.files import CHECKSUM, atomic_write, seal
+from osae.measures import MEASURES
 from osae.metrics.statistics import make_interval
 from osae.report import render_markdown
 from osae.results.base import Interval
@@ -29,8 +30,10 @@ from osae.results.lm import Curves, LMResult
 FOLDERS = sorted(path.parent for path in (ROOT / "evidence").glob("*/results.json"))
 STUDIES = (
     *("toy", "budgets", "sizes", "schedules", "zipf", "pca", "energy", "lemma"),
-    *("lm-small", "lm-mixtures", "lm-start", "lm-stitching"),
+    *("lm-small", "lm", "lm-mixtures", "lm-start", "lm-stitching"),
 )
+TRUST = {"trust": "seed 1", "trust-trees": "seed 2"}  # folders, and the seed of their worlds
+TRUST_COLUMNS = ("true_units", "auc", "auc_support", "auc_nearest", "auc_matched", "calibration_error")
 ENDS = ("mean", "low", "high")
 FIGURE = re.compile(r"\n!\[[^\n]*\]\([^\n]*\)\n(\n\*[^\n]*\*\n)?")
 
@@ -143,6 +146,18 @@ def tabulate_verdicts() -> str:
         tested = {name: verdict for name, verdict in verdicts.items() if verdict != UNTESTED} or verdicts
         said = ", ".join(f"**{verdict}** (`{name}`)" for name, verdict in tested.items())
         lines.append(f"| {text} | {said} |")
+    return "\n".join(lines)
+
+
+def tabulate_trust() -> str:
+    """Return how well scores of units tell true ones from false ones, on all worlds, as a table."""
+    titles = (MEASURES[key].title.lower().replace("auc", "AUC") for key in TRUST_COLUMNS)
+    lines = [f"| world | recipe | {' | '.join(titles)} |", "| :-- | :-- |" + " --: |" * len(TRUST_COLUMNS)]
+    for name, seed in TRUST.items():
+        for section in results.read(ROOT / "evidence" / name / "results.json").sections:
+            for row in section.rows:
+                numbers = " | ".join(f"{row.mean(key):.3f}" for key in TRUST_COLUMNS)
+                lines.append(f"| {section.title}, {seed} | `{row.method}` | {numbers} |")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """Scale the figures of the documentation down for the repository:
 
-    python -m benchmarks.documentation.images runs/lm/figures/prefix-wikipedia-data.png docs/images
+    python -m benchmarks.documentation.images runs/lm/large/figures/prefix-wikipedia-noise.png docs/images
 
 shrinks each figure to a width of at most 1,200 pixels and 192 colours, and writes it to the folder.
 evidence/README.md lists the commands that draw the figures.

@@ -42,6 +42,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "training steps": code.tabulate_steps,
     "time to quality": code.tabulate_quality,
     "warm-up": code.tabulate_warmup,
+    "trust": evidence.tabulate_trust,
     "verdicts": evidence.tabulate_verdicts,
 }
 

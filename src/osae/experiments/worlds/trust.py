@@ -4,7 +4,7 @@ On worlds, every unit is compared with the true features. On activations there a
 is left out of the scores: how often it finds units with a given score measures their calibration.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -22,6 +22,7 @@ from osae.experiments.jobs import Job, train_all
 from osae.experiments.worlds.figures import make_folder
 from osae.experiments.worlds.options import TrustTestOptions
 from osae.experiments.worlds.trials import tuned_recipe
+from osae.metrics import statistics
 from osae.metrics.reproducibility import SAME, Calibration
 from osae.model import SAE
 from osae.progress import Progress
@@ -204,17 +205,19 @@ def _score(
     saes = _train(setting, chosen, options, progress)
     result = compare(saes, data=setting.rows, prefixes=[], chance_draws=0)
     assert result.units is not None
-    turns = predict_runs(result.units)
+    turns, seeds = predict_runs(result.units), options.seed_list
     calibration = metrics.calibration(*map(torch.cat, zip(*turns, strict=True)))
+    errors = [metrics.calibration(*turn).error for turn in turns]
+    found = [float(_column(sae, "reproducibility").mean()) for sae in result.units.saes]
     measures: dict[str, Interval | float | None] = {
-        "found_units": float(_scores(result.units, "reproducibility").mean()),
-        "calibration_error": metrics.mean_interval([metrics.calibration(*turn).error for turn in turns]),
+        "found_units": statistics.runs_interval(dict(zip(seeds, found, strict=True))),
+        "calibration_error": statistics.runs_interval(dict(zip(seeds, errors, strict=True))),
         "found_next_always": calibration.observed[-1],
         "found_next_never": calibration.observed[0],
     }
     measures |= _predict_fourth(result.units)
     if setting.features is not None:
-        measures |= _against_truth(result.units, saes, setting.features)
+        measures |= _against_truth(result.units, dict(zip(seeds, saes, strict=True)), setting.features)
     return MethodScores(MethodRow(chosen.name, recipe=to_json(chosen), measures=measures), calibration)
 
 
@@ -272,10 +275,12 @@ def _predict_fourth(units: UnitTable) -> dict[str, float | None]:
 
 
 def _against_truth(
-    units: UnitTable, saes: Sequence[SAE], features: Float[Tensor, "F d"]
-) -> dict[str, float | None]:
-    """Return how well scores separate units that are true features from the others."""
-    true = torch.cat([_is_true(sae, features) for sae in saes])
+    units: UnitTable, saes: Mapping[int, SAE], features: Float[Tensor, "F d"]
+) -> dict[str, Interval | float | None]:
+    """Return the share of true features among units, and how well scores separate those from the others."""
+    by_seed = {seed: _is_true(sae, features) for seed, sae in saes.items()}
+    shares = {seed: float(true.double().mean()) for seed, true in by_seed.items()}
+    true = torch.cat(list(by_seed.values()))
     keys = {
         "auc": "reproducibility",
         "auc_support": "support",
@@ -283,7 +288,7 @@ def _against_truth(
         "auc_matched": "matched_cosine",
     }
     ranked = {name: metrics.ranking_quality(_scores(units, key), true) for name, key in keys.items()}
-    return {"true_units": float(true.double().mean()), **ranked}
+    return {"true_units": statistics.runs_interval(shares), **ranked}
 
 
 def _is_true(sae: SAE, features: Float[Tensor, "F d"]) -> Bool[Tensor, "K"]:
