@@ -127,12 +127,18 @@ def measure(
 
 
 def list_trials(
-    name: str, plans: Iterable[str], *words: str, images: Words = (), needs_texts: bool = False
+    name: str,
+    plans: Iterable[str],
+    *words: str,
+    further: Words = (),
+    images: Words = (),
+    needs_texts: bool = False,
 ) -> Part:
-    """Return the trials of these plans; those already recorded are not repeated."""
+    """Return the trials of these plans, and `further` modules; what is already recorded is not repeated."""
     records, table = f"evidence/{name}/trials.jsonl", (f"benchmarks.{name}.table", f"evidence/{name}")
     trials = ((f"benchmarks.{name}.trials", plan, records, *words) for plan in plans)
-    return Part((*trials, (*table, *images)), needs_texts=needs_texts)
+    others = ((f"benchmarks.{name}.{module}", f"evidence/{name}", *words) for module in further)
+    return Part((*trials, *others, (*table, *images)), needs_texts=needs_texts)
 
 
 SPEED = ("warmup", "growth", "matching", "stacked", "comparing", "sorting")
@@ -178,7 +184,13 @@ BENCHMARKS = {
     ),
     "hard-trials": list_trials("hard", HARD_PLANS),
     "language": list_trials(
-        "language", LANGUAGE_PLANS, "--data", str(ACTS), images=("docs/images",), needs_texts=True
+        "language",
+        LANGUAGE_PLANS,
+        "--data",
+        str(ACTS),
+        further=("growth", "sharing"),
+        images=("docs/images",),
+        needs_texts=True,
     ),
 }
 PARTS = EXPERIMENTS | BENCHMARKS

@@ -22,7 +22,7 @@ ALIKE = (
     "batch",
     "way",
 )  # what trials of the chosen recipe have in common
-BUDGET = 5_000_000  # tokens of the TopK run that cost as much
+BUDGET = 5_000_000  # tokens of the TopK run that is compared
 GOALS = {  # what is measured, by the names of measures, and the goal for each
     "whole dictionary, stability / orderedness": {"stability": 0.75, "orderedness": 0.88},
     "first 256 units, stability / orderedness": {"stability_256": 0.90, "orderedness_256": 0.95},
@@ -92,7 +92,7 @@ def tabulate_goals(trials: Sequence[Record]) -> list[list[str]]:
         and (one["method"], one["units"], one.get("seed")) == ("topk", made["units"], None)
     }
     less = [f"{_mean(by_text[text], 'ev') - usual[text]:+.3f}" if text in usual else ABSENT for text in texts]
-    rows.append(["explained variance against TopK at this cost", f"{BEHIND:+.3f}", *less])
+    rows.append([f"explained variance against TopK on {BUDGET:,} tokens", f"{BEHIND:+.3f}", *less])
     return [head, ["---"] * len(head), *rows]
 
 

@@ -264,9 +264,15 @@ def scored() -> Iterator[Planned]:
     yield from_wider(16, scored="energy", changes={"resort": None})
 
 
-def chosen(**others: Any) -> Planned:
+def chosen(runs: int = 24, **others: Any) -> Planned:
     """Return the trial that was chosen from those on Wikipedia."""
-    return from_wider(24, scored="gain", changes={"prefix.full": 0.9}, **others)
+    return from_wider(runs, scored="gain", changes={"prefix.full": 0.9}, **others)
+
+
+def scored_fewer() -> Iterator[Planned]:
+    """Yield the chosen one with sixteen short runs, at lower cost."""
+    yield chosen(16)
+    yield chosen(16, text="linux")
 
 
 def scored_more() -> Iterator[Planned]:
@@ -277,8 +283,9 @@ def scored_more() -> Iterator[Planned]:
 
 
 def scored_linux() -> Iterator[Planned]:
-    """Yield the chosen one on the text that took no part in the search."""
+    """Yield the chosen one on the text that took no part in the search, and TopK at about the same cost."""
     yield chosen(text="linux")
+    yield plan("topk", 5_000_000, 256, AT_ONCE, text="linux")
 
 
 def scored_repeats() -> Iterator[Planned]:
@@ -326,6 +333,7 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "wider-linux": wider_linux,
     "scored": scored,
     "scored-more": scored_more,
+    "scored-fewer": scored_fewer,
     "scored-linux": scored_linux,
     "scored-repeats": scored_repeats,
     "held": held,

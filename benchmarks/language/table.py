@@ -141,6 +141,7 @@ def tabulate_consensus(trials: Sequence[Record]) -> list[list[str]]:
     for trial in sorted([*agreed, *single], key=lambda t: (t["text"], -t["units"], count_tokens(t))):
         sizes = f"{trial['text']}, {trial['units']} units"
         what = f"`{name_recipe(trial)}`, {name_differences(trial)}".replace(f", {ABSENT}", "")
+        what += f"; full {_full(trial)}" if _full(trial) != "1" else ""
         tokens = f"{count_tokens(trial):,}"
         rows.append([sizes, what, tokens, *_cells(trial)[HEAD.index("CPU s") :]])
     head = ["text", "trial", "tokens in all", *HEAD[HEAD.index("CPU s") :]]
@@ -201,6 +202,10 @@ def name_differences(trial: Mapping[str, Any], *, seeds: bool = True) -> str:
         found.append(f"power {made['lr']['power']:g}")
     if made["k_warmup"] and made["k_warmup"]["share"] != WARMUP:
         found.append(f"k over {made['k_warmup']['share']:g}" if made["k_warmup"]["share"] else "k constant")
+    if sweep := made.get("sweep"):
+        found.append("atoms held" + (f" for {sweep['release']:g}" if sweep["release"] < 1 else ""))
+    if made["prefix"]["kind"] != "Full" and not made["resort"] and not made.get("sweep"):
+        found.append("sorted at the start only")
     if seeds and trial.get("seed"):
         found.append(f"seeds {trial['seed']}, {trial['seed'] + 1}")
     return "; ".join(found) or ABSENT
