@@ -24,8 +24,6 @@ KEYS = {
     "pairs": lambda seeds: itertools.combinations(seeds, 2),
     "crossed": lambda seeds: itertools.permutations(seeds, 2),
 }
-RELEASE_0_1_0 = {"values of seeds", "recipes", "commit", "cost"}
-MISSING: dict[str, set[str]] = {"lm": RELEASE_0_1_0}  # all other folders have everything
 every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 
 
@@ -66,9 +64,7 @@ def test_kept_means_and_intervals_follow_from_the_values_of_every_seed(folder):
     result = results.read(folder / "results.json")
     seeds = [str(seed) for seed in result.seeds]
     for where, interval in list_intervals(result):
-        if interval.values is None:
-            assert "values of seeds" in MISSING[folder.name]
-            continue
+        assert interval.values is not None, where
         assert list(interval.values) == ["-".join(named) for named in KEYS[interval.over](seeds)], where
         again = make_interval(interval.over, interval.values)
         spread = () if result.experiment == "lm" else ("std",)  # curves have intervals only
@@ -80,8 +76,7 @@ def test_kept_means_and_intervals_follow_from_the_values_of_every_seed(folder):
 
 @every_folder
 def test_kept_results_hold_recipes_commit_cost_and_the_values_of_every_seed(folder):
-    missing = list_missing(results.read(folder / "results.json"))
-    assert missing == MISSING.get(folder.name, set())
+    assert not list_missing(results.read(folder / "results.json"))
 
 
 def test_intervals_of_curves_are_computed_again_from_their_values():
