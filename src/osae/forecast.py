@@ -27,10 +27,7 @@ WORKER = 450 * 2**20  # a process of its own that has imported torch and compile
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
 STUDY_ROWS, SORTED_ROWS = 1024, 8192  # rows that studies encode at once, and training when it sorts units
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units, in a matrix
-DENSE_ROWS, DENSE_SHARE = (
-    1024,
-    1 / 8,
-)  # of codes that are dense while they are added, if so many units are active
+DENSE_ROWS, DENSE_SHARE = 1024, 1 / 8  # of codes that are dense while added, if so many units are active
 TOKEN_BYTES = 64 * 24 + 64 + 24  # of the tokens, positions and totals of a unit, whose contexts are collected
 ENTRY_BYTES = 290  # of a unit that fires on a token, while the contexts of a shard are sorted
 MOST_OVERLAPS, MOST_STREAMED = 2**28, 2**26  # that are stored sample by sample of more units

@@ -14,7 +14,7 @@ from tests.faults.processes import run
 from tests.studies.saes import noise, save_sae
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-SOON = 20  # seconds: a command that takes longer hangs
+SOON = 100  # seconds: a command that takes longer hangs
 TO_OUT = ["--device", "cpu", "--out", "out"]
 HARVEST = ["harvest", "--model", "lm", "--layer", "1", "--text", "t.jsonl", "--tokens", "9", *TO_OUT]
 CASES = [  # a file, and a command that reads it

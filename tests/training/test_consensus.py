@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from osae import metrics
-from osae.cli import main
+from osae.cli import forecasting, main
 from osae.config import alter
 from osae.data.harvest import Harvest
 from osae.data.shards import write_shards
@@ -23,11 +23,10 @@ from osae.prefix import Full
 from osae.ranks import Mesh, Ranks
 from osae.recipes import FromConsensus, FromNoise, Task, recipe
 from osae.sparsify import TopK
-from osae.training import checkpoint, consensus
+from osae.training import checkpoint, consensus, sizes
 from osae.training import run as runs
 from osae.training.consensus import find_consensus
 from osae.training.member import Member
-from osae.training.parallel import check_mesh
 from osae.training.simple import fit
 from osae.training.sizes import measure_training
 from osae.training.start import Consensus
@@ -289,9 +288,11 @@ def test_a_member_alone_cannot_find_a_consensus():
         Member(_make_recipe(), 0, _world_rows())
 
 
-def test_short_runs_on_several_processes_or_directly_from_a_model_are_refused():
+def test_short_runs_on_several_processes_or_directly_from_a_model_are_refused(tmp_path):
+    two, said = Mesh(rows=Ranks(0, 2), everyone=Ranks(0, 2)), []
     with pytest.raises(ValueError, match="short runs are trained on one process"):
-        check_mesh(_make_recipe(), Mesh(rows=Ranks(0, 2), everyone=Ranks(0, 2)))
+        runs.go(_create(tmp_path, "run"), mesh=two, tell=said.append)
+    assert not said  # not even the first short run
     live = Live(Harvest("model", TextFiles(("text.jsonl",)), tokens=1000))
     with pytest.raises(ValueError, match="harvest them with `osae harvest`"):
         runs.RunConfig((_make_recipe(),), (0,), live)
@@ -304,6 +305,20 @@ def test_short_runs_count_in_the_forecast(tmp_path):
     alone, after = (measure_training([_make_recipe(**c)], [0], source) for c in ({"start": FromNoise()}, {}))
     assert (alone.short_steps, after.short_steps) == (0, 1.5 * 3 * 10)
     assert after.forecast().disk > alone.forecast().disk
+
+
+def test_short_runs_do_not_count_in_the_forecast_of_a_run_that_has_a_checkpoint(tmp_path, monkeypatch):
+    run, seconds = _create(tmp_path, "run"), []
+    steps = runs.read(run).recipes[0].steps
+    monkeypatch.setattr(sizes, "forecast_seconds", lambda size, steps: steps + size.short_steps)
+    monkeypatch.setattr(
+        forecasting, "announce", lambda command, needs, *others: seconds.append(needs.seconds)
+    )
+    forecasting.announce_resuming(run, "cpu")
+    monkeypatch.setattr(checkpoint, "exists", lambda folder: True)
+    monkeypatch.setattr(checkpoint, "count_steps", lambda folder: 2)
+    forecasting.announce_resuming(run, "cpu")
+    assert seconds == [steps + 1.5 * 3 * 10, steps - 2]
 
 
 def test_a_suggested_smaller_run_has_smaller_short_runs(tmp_path):

@@ -81,10 +81,12 @@ def announce_resuming(folder: Path, device: str) -> None:
     from osae.training import run as runs
 
     config = runs.read(folder)
-    needs, steps = _forecast_training(config), config.recipes[0].steps
-    left = 1 - min(1.0, checkpoint.count_steps(folder) / steps)
+    size, steps = _measure_run(config), config.recipes[0].steps
+    if checkpoint.exists(folder):  # short runs are over
+        size = replace(size, short_steps=0)
+    needs, left = _forecast_run(config, size), 1 - min(1.0, checkpoint.count_steps(folder) / steps)
     there = _sum_sizes([path for path in folder.rglob("*") if path.is_file()])
-    most = _measure_run(config).forecast().disk  # whatever is there, three checkpoints may exist
+    most = size.forecast().disk  # whatever is there, three checkpoints may exist
     rest = replace(needs, disk=max(0, most - there), seconds=(needs.seconds or 0) * left)
     _announce_run("resume", rest, "resume the run on another machine.", AS_IT_IS, folder, device)
 
@@ -118,9 +120,12 @@ def announce_sweep(configs: Sequence["RunConfig"], workers: int, folder: Path) -
 
 
 def _forecast_training(config: "RunConfig") -> Forecast:
+    return _forecast_run(config, _measure_run(config))
+
+
+def _forecast_run(config: "RunConfig", size: "Training") -> Forecast:
     from osae.training.sizes import forecast_seconds
 
-    size = _measure_run(config)
     seconds = forecast_seconds(size, config.recipes[0].steps)
     return size.forecast(seconds, checkpoint_seconds=config.checkpoint_seconds)
 

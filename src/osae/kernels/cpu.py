@@ -134,6 +134,7 @@ class _PrefixLoss(torch.autograd.Function):
 
 def _sort_entries(values: Tensor, units: Tensor, mass: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the positions of the nonzero entries in the code, and what the loops need to know of them."""
+    assert values.numel() < 2**31, "positions are 32-bit integers"
     code = _array(values.contiguous()), _array(units.contiguous())
     head, starts, *entries = loops.by_sample(*code, mass)
     tile = _tile(values.shape[1], len(mass))

@@ -97,21 +97,22 @@ class Coactivity(UnitActivity):
     """Unit activity, together with the overlaps of units that fire together, which the greedy order needs.
 
     The overlap of two units is the sum over samples of z_i z_j d_i.d_j. Up to SUMMED_UNITS units, it is
-    summed for every pair, in a matrix, and all batches must be added before the order is asked for. With more
-    units, overlaps are stored sample by sample, in single precision: N k^2 numbers. If there are more than
-    MOST_OVERLAPS, those of later samples are left out and the others are scaled up: the order then comes from
-    an unbiased estimate.
+    summed for every pair, in a matrix. With more units, overlaps are stored sample by sample, in single
+    precision: N k^2 numbers. If there are more than MOST_OVERLAPS, those of later samples are left out and
+    the others are scaled up: the order then comes from an unbiased estimate.
     """
 
     def __init__(self, decoder: Float[Array, "K d"]) -> None:
         super().__init__(decoder)
-        few = len(decoder) <= SUMMED_UNITS
+        self._ordered, few = False, len(decoder) <= SUMMED_UNITS
         self._overlaps = (
             _SummedOverlaps(self._decoder.astype(np.float64)) if few else _SampleOverlaps(decoder)
         )
 
     def update(self, values: Float[Array, "B k"], units: Int[Array, "B k"], x: Float[Array, "B d"]) -> None:
         """Add one batch: codes, and the data that they encode."""
+        if self._ordered:
+            raise ValueError("the order of the units has been requested: add all batches before that.")
         super().update(values, units, x)
         self._overlaps.add(*to_arrays(values, units, len(self._energy)))
 
@@ -122,8 +123,9 @@ class Coactivity(UnitActivity):
     def greedy_gains(self) -> tuple[Int[Tensor, "K"], Float[Tensor, "K"]]:
         """Return the units in greedy order, and the mean decrease of the error as each is added.
 
-        Gains are indexed by unit, 0 to K - 1, not by greedy order.
+        Gains are indexed by unit, 0 to K - 1, not by greedy order. No batch can be added afterwards.
         """
+        self._ordered = True
         order, gains = _choose_greedily(self._energy, self._overlaps.prepare(self.samples))
         return torch.from_numpy(order), torch.from_numpy(gains / max(self.samples, 1))
 
@@ -179,8 +181,7 @@ class _SummedOverlaps:
 
     def add(self, values: np.ndarray, units: np.ndarray) -> None:
         """Add the codes of one batch."""
-        if self._prepared:
-            raise ValueError("the order of the units was asked for: add all batches before that.")
+        assert not self._prepared, "overlaps have replaced the sums"
         if np.count_nonzero(values) < self._most * len(values) * len(self._decoder):
             _add_pairs(values, units, self._matrix)
             return

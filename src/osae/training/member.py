@@ -91,6 +91,7 @@ class Member:
         self.scale = input_scale(rows) if recipe.rescale else 1.0
         rows = rows * self.scale
         given, scores = start if isinstance(start, Consensus) else (start, None)
+        assert scores is None or mesh.everyone.size == 1, "check_mesh refuses short runs on several ranks"
         self.scores = None if scores is None else scores.to(self.device, copy=True)
         self.sae = take_units(start_sae(recipe, rows, seed, scale=self.scale, given=given), self.mine).to(
             self.device

@@ -22,7 +22,7 @@ def check_mesh(recipe: Recipe, mesh: Mesh) -> None:
     if isinstance(recipe.start, FromConsensus) and mesh.everyone.size > 1:
         raise ValueError(
             "short runs are trained on one process: find the consensus with `osae train` on one process, and "
-            "give its snapshot at 0 samples as --from."
+            "give its snapshot at 0 samples as --from; its units are then sorted by gain alone."
         )
     if recipe.sae.units < mesh.units.size:
         raise ValueError(

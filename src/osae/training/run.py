@@ -46,6 +46,7 @@ from osae.training.finite import OnNan, finite_rows
 from osae.training.logs import Log, Pace
 from osae.training.loop import stop_early, train
 from osae.training.member import Member, name_member
+from osae.training.parallel import check_mesh
 from osae.training.plateau import Plateau, Stopped, has_levelled_off
 from osae.training.schedules import find_settled_step
 from osae.training.start import Consensus
@@ -230,6 +231,8 @@ def _go(
     mesh: Mesh,
     sent: Callable[[], None],
 ) -> list[Member]:
+    for recipe in config.recipes:
+        check_mesh(recipe, mesh)  # before the start takes time
     ranks = mesh.everyone.apart() if isinstance(config.source, Live) else NO_OTHERS
     source = open_source(config.source, split_devices(device)[0], ranks, folder)
     first = finite_rows(source.block(0), "block 0", on_nan)
