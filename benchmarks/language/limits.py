@@ -45,7 +45,7 @@ def tabulate_sharing(found: Sequence[Record]) -> list[list[str]]:
     """Return the stability of two consensuses by number of short runs, and the limit that it approaches."""
     counts = sorted({one["runs"] for one in found})
     head = ["rows of a run", "documents", *(f"{count} run{'s' * (count > 1)}" for count in counts)]
-    head += ["limit", "middle 90 %", "units found by half", "stability of these"]
+    head += ["limit", "middle 90 %", "units with a score of half", "stability of these"]
     rows = []
     for (size, documents), by_runs in group(found).items():
         stabilities = get_stabilities(by_runs)

@@ -87,7 +87,7 @@ def _compare(
 
 
 def _agreement_of_found(a: Found, b: Found) -> float:
-    """Return the mean cosine, in the matching of all units, of those that at least half of the runs find."""
+    """Return the mean cosine, in the matching of all units, of those with a score of at least one half."""
     matching = metrics.consistency(a.sae, b.sae).matching
     sides = ((a.scores, matching.left), (b.scores, matching.right))
     means = [matching.similarity[(scores >= 0.5)[units]].mean() for scores, units in sides]

@@ -156,7 +156,7 @@ def count_tokens(trial: Mapping[str, Any]) -> int:
 
 def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
     """Return the agreement of two consensuses by their number of short runs, before any further training."""
-    head = ["text", "short runs", "runs", "stability / orderedness", "first 64 units", "found by half"]
+    head = ["text", "short runs", "runs", "stability / orderedness", "first 64 units", "score of half"]
     rows = []
     for one in sorted(grown, key=lambda each: [each.get(key, ABSENCE.get(key, 1)) for key in GROWN]):
         wider = f", {one['wider']:g} times as wide" if "wider" in one else ""
