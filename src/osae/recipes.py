@@ -87,8 +87,8 @@ class FromConsensus:
     which should be low enough to stay near the consensus. It has `wider` times as many units, of which those
     that most runs find are kept. Atoms with a cosine above `same` count as one unit.
 
-    The score of a unit, from 0 to 1, says how many of the runs find it, and how closely. Wherever training sorts units, it sorts them by
-    gain times score.
+    The score of a unit, from 0 to 1, says how many of the runs find it, and how closely. Wherever training
+    sorts units, it sorts them by gain times score.
     """
 
     runs: int = 24

@@ -19,7 +19,7 @@ from osae.training.modes import sae_from_modes
 
 
 class Consensus(NamedTuple):
-    """The SAE that several runs have in common, with scores: how many runs find each unit, and how closely."""
+    """The SAE that several runs have in common, with scores: how many runs find a unit, and how closely."""
 
     sae: SAE
     scores: Float[Tensor, "K"]
