@@ -1,4 +1,4 @@
-"""Dictionaries: one suite over the four that ship, and over one that is defined here in a single class."""
+"""Dictionaries: one suite over those that ship, and over one that is defined here in a single class."""
 
 import json
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from osae import dictionary
 from osae.config import alter, from_json, to_json, variant
 from osae.data.source import MemoryRows
 from osae.data.worlds import SparseWorld
-from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms, Matrices, Tied
+from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms, Matrices, Separated, Tied
 from osae.interop import convert, load
 from osae.model import SAE
 from osae.recipes import FromData, Task, world_recipe
@@ -47,7 +47,7 @@ class Turned(Dictionary):
 
 WORLD = SparseWorld(width=12, units=16, active=2, samples=2000)
 TASK = Task(width=12, units=16, k=2, samples=8000, batch=100)
-ALL = [FreeAtoms(), Tied(), Aligned(), Archetypal(points=200, relaxation=0.2), Turned()]
+ALL = [FreeAtoms(), Separated(), Tied(), Aligned(), Archetypal(points=200, relaxation=0.2), Turned()]
 BOUND = (Tied, Turned)  # the encoder follows from the atom
 
 
@@ -122,7 +122,7 @@ def test_a_unit_follows_from_its_own_rows_alone(dictionary, rows):
 
 @each
 def test_parameters_get_the_gradient_of_the_loss(dictionary, rows):
-    """Compared with autograd through `build`, less what the dictionary projects away."""
+    """Compared with autograd through `build`, with what the dictionary adds, less what it projects away."""
     weights = trained(dictionary, rows, 10).weights
     source = torch.Generator().manual_seed(0)
     on_decoder, on_encoder = (torch.randn(16, 12, generator=source) for _ in range(2))
@@ -130,6 +130,7 @@ def test_parameters_get_the_gradient_of_the_loss(dictionary, rows):
     built = dictionary.build({**free, **weights.constants})
     ((on_decoder * built.decoder).sum() + (on_encoder * built.encoder).sum()).backward()
     with torch.no_grad():
+        dictionary.add_gradients_(free)
         dictionary.project_gradients_(free)
     weights.zero_grad()
     ((on_decoder * weights.sae.decoder).sum() + (on_encoder * weights.sae.encoder).sum()).backward()
@@ -363,3 +364,32 @@ def test_only_a_cpu_goes_through_a_matrix_in_blocks_that_fit_its_cache():
     assert len(on_cpu) > 500
     assert len(on_gpu) <= 3
     assert sum(map(len, on_cpu)) == sum(map(len, on_gpu)) == 65_536
+
+
+@pytest.mark.parametrize("compared", [100, 8])
+def test_separated_atoms_add_the_gradient_of_the_penalty(compared, monkeypatch):
+    monkeypatch.setattr(dictionary, "COMPARED", compared)
+    blocks = -(-16 // compared)
+    atoms = normalize(torch.randn(16, 5, dtype=torch.float64), dim=-1).requires_grad_()
+    blind = torch.ones(16, 16, dtype=torch.bool).fill_diagonal_(False)
+    blind &= (torch.arange(16)[:, None] - torch.arange(16)) % blocks == 0
+    penalty = 0.3 * 5 * (atoms @ atoms.T).masked_fill(~blind, -2).amax(1).square().mean()
+    (expected,) = torch.autograd.grad(penalty, atoms)
+    atoms.grad = torch.ones_like(atoms)
+    with torch.no_grad():
+        Separated(0.3).add_gradients_({"decoder": atoms})
+    torch.testing.assert_close(atoms.grad, 1 + expected)
+
+
+def test_separated_atoms_are_less_similar(rows):
+    found = {
+        weight: trained(Separated(weight), rows, steps=40, resort=None).sae.decoder.detach()
+        for weight in (0.0, 2.0)
+    }
+    nearest = {w: (d @ d.T).fill_diagonal_(-2).amax(1).square().mean() for w, d in found.items()}
+    assert nearest[2.0] < 0.8 * nearest[0.0]
+
+
+def test_separated_refuses_an_impossible_weight():
+    with pytest.raises(ValueError, match="weight=-1"):
+        Separated(-1.0)

@@ -5,6 +5,7 @@ Worlds are small, so that a trial takes seconds: 128 atoms in 32 dimensions, 50,
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from osae.data.worlds import ForestWorld
@@ -13,6 +14,7 @@ from osae.prefix import Boundaries, Mixed, Uniform
 from osae.recipes import FromNoise, group_ends
 from osae.revival import Split
 from osae.schedule import Resort
+from osae.sparsify import BatchTopK
 
 SEED = 100  # of the development worlds; the worlds on which recipes are judged have another seed
 FLAT = ForestWorld(32, 128, 4.0, samples=50_000, seed=SEED)
@@ -131,6 +133,41 @@ def batches() -> Iterator[Planned]:
             yield world, name, {"start": FromNoise()}, 10, batch
 
 
+def one_recipe() -> Iterator[Planned]:
+    """Yield what lies between the recipe for worlds and that for text: schedules, encoders and revival."""
+    const = {"k_warmup": None, "lr.decay": 0.2, "resort": Resort(8, samples=8000)}
+    ideas: list[dict[str, Any]] = [
+        {"prefix.full": 0.9},
+        const | {"prefix.full": 0.8},
+        const | {"prefix.full": 0.9},
+        {"lr.decay": 0.2, "prefix.full": 0.9},
+        {"k_warmup": None, "prefix.full": 0.9},
+        const | {"prefix.full": 0.9, "dictionary": Aligned(), "revival.dead_after": 10_000},
+        const | {"prefix.full": 0.8, "dictionary": Aligned(), "revival": Split(20)},
+        {"prefix.full": 0.9, "sae.sparsifier": BatchTopK(4)},
+        {"prefix.full": 0.7, "sae.sparsifier": BatchTopK(4)},
+        const | {"prefix.full": 0.8, "sae.sparsifier": BatchTopK(4)},
+    ]
+    for idea in ideas:
+        for world in (NAMED_TREE, NAMED_FLAT):
+            yield world, "osae-from-noise", idea, 10, 512
+
+
+def one_recipe_long() -> Iterator[Planned]:
+    """Yield the best of these on three times as many samples, as many as the protocol's worlds have."""
+    const = {"k_warmup": None, "lr.decay": 0.2, "resort": Resort(8, samples=8000)}
+    aligned = const | {"prefix.full": 0.9, "dictionary": Aligned()}
+    ideas: list[tuple[str, dict[str, Any]]] = [
+        ("topk", {"start": FromNoise()}),
+        ("osae-from-noise", aligned | {"revival.dead_after": 10_000}),
+        ("osae-from-noise", {"lr.decay": 0.2, "prefix.full": 0.9}),
+        ("osae-from-noise", {"lr.decay": 0.2, "prefix.full": 0.9, "k_warmup.share": 0.1}),
+    ]
+    for name, changes in ideas:
+        for world in (NAMED_TREE, NAMED_FLAT):
+            yield replace(world, samples=300_000), name, changes, 10, 512
+
+
 PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "rates": rates,
     "schedules": schedules,
@@ -140,4 +177,6 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "recipes": recipes,
     "steps": steps,
     "batches": batches,
+    "one-recipe": one_recipe,
+    "one-recipe-long": one_recipe_long,
 }

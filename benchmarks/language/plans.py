@@ -96,12 +96,6 @@ def other_text() -> Iterator[Planned]:
     yield plan("topk", 1_500_000, 256, NOISE, text="linux")
 
 
-def large() -> Iterator[Planned]:
-    """Yield the recipe and TopK at 2,048 units and k = 32."""
-    yield plan("osae-from-modes", 8_000_000, 256, {}, units=2048)
-    yield plan("topk", 8_000_000, 256, NOISE, units=2048)
-
-
 def probe(changes: dict[str, Any], tokens: int = 750_000, **others: Any) -> Planned:
     """Return a small trial of TopK from noise on the first rows of a text, to compare ways to train."""
     changes = {"lr.peak": 4e-3} | NOISE | changes
@@ -220,13 +214,14 @@ def from_wider(
     seed: int = 0,
     rate: float = 1e-3,
     tokens: int = 750_000,
+    units: int = 512,
     scored: By | None = None,
     changes: dict[str, Any] | None = None,
 ) -> Planned:
     """Return a trial that starts from the consensus of runs with half as many units again, and free atoms."""
     base = ORDERED_AT_ONCE if method == ORDERED else AT_ONCE
     way = Consensus(runs, short, rate, 8e-3, wider=1.5, free=True, scored=scored)
-    return plan(method, tokens, 256, base | (changes or {}), text=text, way=way, seed=seed)
+    return plan(method, tokens, 256, base | (changes or {}), text=text, units=units, way=way, seed=seed)
 
 
 def wider() -> Iterator[Planned]:
@@ -289,8 +284,61 @@ def scored_linux() -> Iterator[Planned]:
 
 
 def scored_repeats() -> Iterator[Planned]:
-    """Yield the chosen one again, with other seeds."""
-    yield chosen(seed=2)
+    """Yield the chosen one again, with other seeds, and TopK at about the same cost."""
+    for seed in (2, 4):
+        yield chosen(seed=seed)
+        yield plan("topk", 5_000_000, 256, AT_ONCE, seed=seed)
+
+
+def large() -> Iterator[Planned]:
+    """Yield the chosen one with 2,048 units at the cost of eight million tokens, and TopK on as many.
+
+    Units fire a third as often as 512 units do, so short runs are nearly three times as long.
+    """
+    yield chosen(8, units=2048, short=500_000, tokens=2_000_000)
+    yield plan("topk", 8_000_000, 256, AT_ONCE, units=2048)
+
+
+BASELINES = (  # compared with the ordered recipes, each with the same trials
+    "topk",
+    "osae-from-noise",
+    "matryoshka-random",
+    "topk-aligned",
+    "batchtopk",
+    "osae-paper",
+    "topk-separated",
+    "topk-kmeans",
+    "matryoshka-fixed",
+    "topk-penalised",
+    "topk-archetypal",
+    "topk-resorted",
+)
+BASELINE_RATES = (4e-3, 8e-3)
+BASELINE_TOKENS = 1_500_000
+
+
+def tuned(method: str, rate: float) -> Planned:
+    """Return a trial of a method at this rate, with constant k, as the ordered recipes have."""
+    changes = {"lr.peak": rate, "lr.decay": 0.2, "k_warmup.share": 0.0}
+    changes |= {} if method == "topk-kmeans" else NOISE
+    changes |= {"prefix.full": 0.9} | FEW_SORTS if method == ORDERED else {}
+    return plan(method, BASELINE_TOKENS, 256, changes)
+
+
+def baselines() -> Iterator[Planned]:
+    """Yield every method at two rates, with the same schedule."""
+    for rate in BASELINE_RATES:
+        for method in BASELINES:
+            yield tuned(method, rate)
+
+
+ONE_RECIPE = {"lr.peak": 4e-3, "lr.decay": 0.2, "prefix.full": 0.9} | NOISE | FEW_SORTS
+
+
+def one_recipe() -> Iterator[Planned]:
+    """Yield the schedule that is best on hard worlds: a warm-up of k, and most steps at the peak rate."""
+    for share in (0.1, 0.35):
+        yield plan(ORDERED, 1_500_000, 256, ONE_RECIPE | {"k_warmup.share": share})
 
 
 def cooling() -> Iterator[Planned]:
@@ -320,7 +368,6 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "small-batches": small_batches,
     "rates": rates,
     "other-text": other_text,
-    "large": large,
     "baseline": baseline,
     "averages": averages,
     "averages-large": averages_large,
@@ -336,6 +383,9 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "scored-fewer": scored_fewer,
     "scored-linux": scored_linux,
     "scored-repeats": scored_repeats,
+    "large": large,
+    "baselines": baselines,
+    "one-recipe": one_recipe,
     "held": held,
     "explore": explore,
     "combine": combine,

@@ -19,9 +19,11 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from osae.config import variant
+from osae.ranks import NO_OTHERS, Ranks
 
 BLOCK = 2**18  # numbers of a matrix at a time: a block stays in cache from one operation to the next
 LARGE_BLOCK = 2**26  # on a GPU, where every operation has launch overhead: 256 MB in float32
+COMPARED = 8192  # atoms whose pairwise cosines are computed at once
 ROUNDS = 200  # of projected gradient descent, to find the points that make up a given atom
 LEAST_WEIGHT = 0.01  # shared among all points at the start: a point of weight zero would get no gradient
 
@@ -62,10 +64,17 @@ class Dictionary(ABC):
         """
         return {}
 
+    def add_gradients_(self, parameters: Tensors, units: Ranks = NO_OTHERS) -> None:
+        """Add the gradients of a penalty on the parameters, which is not part of the loss that is logged.
+
+        Called before every optimizer step. `units` are the ranks among which the units are divided.
+        """
+        return
+
     def project_gradients_(self, parameters: Tensors) -> None:
         """Remove the part of the gradients that `constrain_` would undo.
 
-        Called before every optimizer step.
+        Called before every optimizer step, after `add_gradients_`.
         """
         return
 
@@ -102,6 +111,41 @@ class FreeAtoms(UnitAtoms):
     def invert(self, wanted: Matrices, constants: Tensors) -> dict[str, Tensor]:
         """Return the matrices themselves."""
         return wanted._asdict()
+
+
+@variant
+@dataclass(frozen=True)
+class Separated(FreeAtoms):
+    """Free atoms with a penalty on their nearest neighbours: OrtSAE (Korznikov et al., 2025).
+
+        weight * d * mean over i of (max over j != i of <d_i, d_j>)^2
+
+    The factor d, the squared norm of rescaled rows, makes the weight independent of the width. Larger
+    dictionaries than 8,192 atoms are compared in parts, each spread evenly over the dictionary.
+    """
+
+    weight: float = 0.25
+
+    def __post_init__(self):
+        if not (isfinite(self.weight) and self.weight >= 0):
+            raise ValueError(f"weight={self.weight}: give a finite number of at least 0.")
+
+    def add_gradients_(self, parameters: Tensors, units: Ranks = NO_OTHERS) -> None:
+        """Add the gradient of the penalty to that of the atoms."""
+        decoder = parameters["decoder"]
+        if decoder.grad is None:
+            return
+        everywhere = units.join(decoder.detach())
+        scale = 2 * self.weight * decoder.shape[1] / len(everywhere)
+        blocks, total = -(-len(everywhere) // COMPARED), torch.zeros_like(everywhere)
+        for first in range(blocks):
+            atoms, pushed = everywhere[first::blocks], total[first::blocks]
+            if len(atoms) > 1:
+                cosines, nearest = (atoms @ atoms.T).fill_diagonal_(-2).max(1)
+                push = scale * cosines.unsqueeze(1)
+                pushed += push * atoms[nearest]
+                pushed.index_add_(0, nearest, push * atoms)
+        decoder.grad += total[units.cut(len(everywhere))]
 
 
 @variant

@@ -93,6 +93,7 @@ class Training:
     short_units: int = 0  # of one short run
     short_steps: int = 0  # of all short runs of an SAE, as many as if they had as many units as the SAE
     revival_rows: int = 0  # that are searched for directions of spare units
+    compared: int = 0  # atoms whose pairwise cosines are computed at once, by a penalty on neighbours
     sorted_k: int = 0  # active units when units are sorted by gain, if they are
     world_units: int = 0  # atoms of the synthetic world, if the data are drawn from one
     snapshots: int = 1
@@ -111,7 +112,8 @@ class Training:
         drawn = codes + max(codes, rows)
         started = rows + max(2 * rows, rows + self._of_start()) + 4 * self.members * matrix + self.contexts
         trained = held + 8 * self.members * matrix  # weights, gradients, and both moments
-        stepped = trained + 2 * matrix + self._of_step()
+        compared = SINGLE * self.compared**2 + (2 * matrix if self.compared else 0)
+        stepped = trained + 2 * matrix + max(self._of_step(), compared)
         saved = trained + (6 * self.members + 3) * matrix  # copies of all but the gradients
         searched = trained + 5 * SINGLE * self.revival_rows * self.units
         ordered = trained + 2 * matrix + self._of_sorting(self.units, self.block)

@@ -14,7 +14,7 @@ from typing import Any
 
 from osae.config import later, variant
 from osae.defaults import GROUPS
-from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms
+from osae.dictionary import Aligned, Archetypal, Dictionary, FreeAtoms, Separated
 from osae.messages import list_choices
 from osae.model import SAEConfig
 from osae.prefix import (
@@ -339,6 +339,11 @@ def topk_penalised(task: Task, base: Base) -> Recipe:
     return replace(topk(task, base), name="topk-penalised", start=FromNoise(), adam=Adam(weight_penalty=1e-4))
 
 
+def topk_separated(task: Task, base: Base) -> Recipe:
+    """Train a TopK SAE with a penalty on the cosine of each atom with its nearest neighbour, as in OrtSAE."""
+    return replace(topk(task, base), name="topk-separated", dictionary=Separated())
+
+
 # --- the ordered methods ----------------------------------------------------------------------------
 
 
@@ -461,7 +466,14 @@ _COMMON = (
     matryoshka_piecewise,
     nested_dropout,
 )
-_OTHER_ROADS = (topk_resorted, topk_archetypal, topk_aligned, topk_kmeans, topk_penalised)
+_OTHER_ROADS = (
+    topk_resorted,
+    topk_archetypal,
+    topk_aligned,
+    topk_kmeans,
+    topk_penalised,
+    topk_separated,
+)
 WORLD_RECIPES: dict[str, Maker] = {
     **_on(world_base, *_COMMON),
     "osae-paper": osae_paper_on_worlds,

@@ -29,7 +29,14 @@ _COMMON = (
     OSAE_PAPER,
 )
 WORLD_METHODS = (*_COMMON, OSAE_GEOMETRIC, OSAE_SWEPT, OSAE_SWEPT_RESTARTING, OSAE)
-OTHER_ROADS = ("topk-resorted", "topk-archetypal", "topk-aligned", "topk-kmeans", "topk-penalised")
+OTHER_ROADS = (
+    "topk-resorted",
+    "topk-archetypal",
+    "topk-aligned",
+    "topk-kmeans",
+    "topk-penalised",
+    "topk-separated",
+)
 ACTIVATION_METHODS = (*_COMMON, OSAE, OSAE_FROM_NOISE, OSAE_ALIGNED, OSAE_FROM_MODES, *OTHER_ROADS)
 TABLE_METHODS = (VANILLA, TOPK, BATCHTOPK, *MATRYOSHKA, NESTED_DROPOUT, OSAE_PAPER, OSAE)  # in table 1
 LM_METHODS = (TOPK, BATCHTOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)  # compared on language models

@@ -178,7 +178,7 @@ class Member:
         self.weights.zero_grad()
         terms.total.backward()
         share_gradients(self.weights, self.mesh)
-        self.weights.pull_back(project=not self.fused)
+        self.weights.pull_back(project=not self.fused, units=self.mesh.units)
         gradients = [p.grad for p in self.weights.named().values() if p.grad is not None]
         wait = self.may_skip or waits(self.device)
         self.watch.check(terms, gradients, step, wait=wait, ranks=self.mesh.everyone)

@@ -8,6 +8,7 @@ import torch
 from osae.data.shards import Shards
 from osae.data.source import MIXED_NUMBERS, Live, OnDisk, SourceSpec
 from osae.data.worlds import ForestWorld, PCAWorld, SparseWorld
+from osae.dictionary import COMPARED, Separated
 from osae.forecast import Training, count_context_bytes
 from osae.kernels import DENSE_SHARE, batch
 from osae.recipes import FromConsensus, FromData, FromModes, Recipe
@@ -43,6 +44,7 @@ def measure_training(
         short_units=max(map(_count_short_units, recipes)),
         short_steps=max(map(_count_short_steps, recipes)),
         revival_rows=max(_count_revival_rows(recipe, rows) for recipe in recipes),
+        compared=max(_count_compared(recipe) for recipe in recipes),
         sorted_k=max(_find_sorted_k(recipe) for recipe in recipes),
         world_units=source.units if isinstance(source, SparseWorld) else 0,
         snapshots=snapshots + 1,
@@ -73,6 +75,11 @@ def _count_entries(recipe: Recipe) -> int:
             return units
         case _:
             assert_never(sparsifier)
+
+
+def _count_compared(recipe: Recipe) -> int:
+    """Return the number of atoms whose pairwise cosines a penalty needs at once."""
+    return min(recipe.sae.units, COMPARED) if isinstance(recipe.dictionary, Separated) else 0
 
 
 def _warmed_up(recipe: Recipe, k: int) -> int:

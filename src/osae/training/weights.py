@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from osae.dictionary import Dictionary, Matrices
 from osae.model import SAE
-from osae.ranks import Ranks
+from osae.ranks import NO_OTHERS, Ranks
 
 BESIDES = ("encoder_bias", "decoder_bias", "threshold")  # parameters that belong to the SAE itself
 
@@ -76,9 +76,10 @@ class Weights:
         for tensor in (*self.named().values(), self.sae.decoder, self.sae.encoder):
             tensor.grad = None
 
-    def pull_back(self, *, project: bool = True) -> None:
+    def pull_back(self, *, project: bool = True, units: Ranks = NO_OTHERS) -> None:
         """Pass the gradients of computed matrices on to the parameters.
 
+        Those of a penalty on the parameters are added; `units` are the ranks among which units are divided.
         With `project`, also project them; leave this to the step if it does so itself.
         """
         grads = {name: getattr(self.sae, name).grad for name in self.computed}
@@ -87,8 +88,9 @@ class Weights:
             with torch.enable_grad():
                 built = self._build()._asdict()
             torch.autograd.backward([built[name] for name in grads], list(grads.values()))
-        if project:
-            with torch.no_grad():
+        with torch.no_grad():
+            self.dictionary.add_gradients_(self.parameters, units)
+            if project:
                 self.dictionary.project_gradients_(self.parameters)
 
     @torch.no_grad()
