@@ -206,6 +206,39 @@ def test_same_seed_needs_order_near_one_and_stability_near_the_papers(order, sta
     assert claim.verdict == verdict
 
 
+def scatter(curve, by):
+    """The curve, with values that differ from pair to pair."""
+    shifts = itertools.cycle((by, -by))
+    values = {
+        key: tuple(v + shift for v in one)
+        for (key, one), shift in zip(curve.values.items(), shifts, strict=False)
+    }
+    return replace(curve, values=values)
+
+
+EXCHANGE = "In some cases, earlier prefixes come to agree less"
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "verdict"), [(0.5, 0.0, HOLDS), (0.5, 0.3, UNDECIDED), (0.9, 0.0, FAILS)]
+)
+def test_an_exchange_is_found_at_any_prefix_from_any_moment_on(end, by, verdict):
+    """Only the second prefix falls, and only from the second moment on."""
+    values = [(0.1, 0.1, 0.1), (0.2, 0.8, 0.2), (0.3, end, 0.3)]
+    at = [agreement(found, found) for found in values]
+    at[-1] = {key: scatter(curve, by) for key, curve in at[-1].items()}
+    growing = [agreement([0.1 * n], [0.1 * n]) for n in (1, 2, 3)]
+    courses = [
+        Progression(NOISE, method, tuple(Moment(n, None, curves) for n, curves in enumerate(found, 1)))
+        for method, found in (("osae-paper", at), ("matryoshka-random", growing))
+    ]
+    claims = judge_lm(replace(results(), progressions=tuple(courses)))
+    (claim,) = (claim for claim in claims if claim.claim.startswith(EXCHANGE))
+    assert claim.verdict == verdict
+    if verdict != FAILS:
+        assert "0.800 to 0.500 at 64 units from 2 tokens on, 0.200 to 0.300 at all" in claim.found
+
+
 def test_a_single_pair_of_seeds_decides_nothing():
     bare = replace(
         results(), curves=tuple(replace(one, curves=_without_values(one.curves)) for one in results().curves)
