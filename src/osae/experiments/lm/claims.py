@@ -259,6 +259,15 @@ CLAIMS: tuple[LMClaim, ...] = (
         lead="orderedness and stability of the whole dictionary: ",
     ),
     Compared(
+        "From noise, O-SAE and random Matryoshka agree more across texts with the same seed than with "
+        "different ones, in the first {first} units and as a whole.",
+        finding.find_seed_help,
+        OSAE_PAPER,
+        (MATRYOSHKA_RANDOM,),
+        starts=Starts.NOISE_ONLY,
+        untested="it needs two texts trained from noise, with either method.",
+    ),
+    Compared(
         "From noise, using the same seed on two texts helps O-SAE more than random Matryoshka.",
         finding.find_seed_gain,
         OSAE_PAPER,

@@ -266,6 +266,18 @@ def find_same_seed(claim: Compared, result: LMResult) -> Iterator[Case]:
         yield Case(one.start, tuple(statements) if one.method == claim.method else (), words)
 
 
+def find_seed_help(claim: Compared, result: LMResult) -> Iterator[Case]:
+    """Yield whether the same seed agrees more across texts than different ones, early and as a whole."""
+    for one in result.crossings:
+        for measure in claim.measures if one.method in claim.methods else ():
+            same, other = one.same_seed[measure], one.other_seed[measure]
+            for i in dict.fromkeys([*within_first_group(same, result), len(same.prefix) - 1]):
+                about = f"{measure}, {one.method}, {same.prefix[i]} units, start from {one.start}"
+                gain = contrast([(1.0, same.at(i)), (-1.0, other.at(i))])
+                words = f"{about}: {same.mean[i]:.3f} against {other.mean[i]:.3f}"
+                yield Case(one.start, (Statement(about, {"": gain}),), words)
+
+
 def find_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
     """Yield whether using the same seed adds more to the agreement across texts than for the rival."""
     return _find_seed_gain(claim, result, lambda curve: [len(curve.prefix) - 1])
