@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import ROOT
+from benchmarks.documentation.images import shrink_image
 from benchmarks.hard.plans import PLANS as HARD_PLANS
 from benchmarks.language.plans import PLANS as LANGUAGE_PLANS
 
@@ -209,6 +210,25 @@ def harvest(name: str, texts: Path, model: str) -> list[Words]:
     ]
 
 
+FIGURES = {  # of experiments, and the images that the documentation shows of them
+    "zipf": {"sweep": "sweep"},
+    "budgets": {"budgets-plain": "budgets-plain"},
+    "pca": {"directions": "directions"},
+    "energy": {"orders": "orders"},
+    "lemma": {"descent": "descent"},
+    "lm": {"prefix-wikipedia-noise": "prefix-wikipedia-noise"},
+    "lm-small": {
+        "prefix-wikipedia-noise": "small-prefix-wikipedia",
+        "tokens-stability-wikipedia-noise": "small-tokens-stability",
+        "tokens-orderedness-wikipedia-noise": "small-tokens-orderedness",
+        "crossed-other-seed-noise": "small-crossed",
+        "crossed-tokens-orderedness-noise": "small-crossed-tokens",
+        "start-tokens-orderedness-wikipedia-noise": "small-start-orderedness",
+    },
+}
+DRAWN_ELSEWHERE = {"growth", "quality", "consensus-limits", "agreement-cost"}  # by benchmarks themselves
+
+
 def keep(source: Path, folder: Path) -> None:
     """Replace a stored folder with an experiment's results and the numbers behind its figures."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -263,6 +283,8 @@ def run_part(name: str, **given: object) -> None:
         mark.touch()
     else:
         keep(ROOT / part.run, ROOT / "evidence" / name)
+        for figure, image in FIGURES.get(name, {}).items():
+            shrink_image(ROOT / part.run / "figures" / f"{figure}.png", ROOT / f"docs/images/{image}.png")
 
 
 def find_obstacle(part: Part, texts: Path | None) -> str | None:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 
 import pytest
+from PIL import Image
 
 from benchmarks import evidence
 from osae.cli.commands.reproduce import find_commands
@@ -52,6 +53,28 @@ def test_every_stored_folder_is_made_by_a_part():
     folders = {path.name for path in (evidence.ROOT / "evidence").iterdir() if path.is_dir()}
     made = evidence.PARTS.keys() - {"hard-trials"} | {"hard"}
     assert folders <= made
+
+
+def test_every_image_of_the_documentation_is_drawn_by_a_part_or_is_a_screenshot():
+    kept = {path.stem for path in (evidence.ROOT / "docs" / "images").glob("*.png")}
+    drawn = {image for figures in evidence.FIGURES.values() for image in figures.values()}
+    screenshots = {name for name in kept if name.startswith("units-")}
+    assert drawn | evidence.DRAWN_ELSEWHERE == kept - screenshots
+    assert evidence.FIGURES.keys() <= evidence.EXPERIMENTS.keys()
+
+
+def test_figures_of_an_experiment_replace_their_images(monkeypatch, tmp_path):
+    figures = tmp_path / evidence.EXPERIMENTS["zipf"].run / "figures"
+    figures.mkdir(parents=True)
+    for name in ("results.json", "results.csv"):
+        (figures.parent / name).write_text("")
+    Image.new("RGB", (2400, 800)).save(figures / "sweep.png")
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    monkeypatch.setattr(evidence, "run", lambda words, python=None: None)
+    evidence.run_part("zipf")
+    with Image.open(tmp_path / "docs" / "images" / "sweep.png") as image:
+        assert image.size == (1200, 400)
 
 
 def test_every_module_that_is_run_exists_and_has_a_command_line():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from osae.experiments.methods import MATRYOSHKA
 from osae.measures import Measure, added
 from osae.report import figures, plots
 from osae.results import Interval
@@ -200,3 +201,8 @@ def test_a_method_looks_the_same_in_every_figure():
     assert figures.looks(["osae", "mine"])["osae"] == figures.looks(["topk", "osae"])["osae"]
     many = figures.looks(f"recipe {i}" for i in range(24))
     assert len(set(many.values())) == 24
+
+
+def test_methods_on_language_models_have_a_colour_each():
+    names = ("topk", "topk-sorted", *MATRYOSHKA, "matryoshka-piecewise", "osae-paper", "osae", "untrained")
+    assert len({look.color for look in figures.looks(names).values()}) == len(names)

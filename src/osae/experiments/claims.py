@@ -34,23 +34,48 @@ class Statement:
     parts: Mapping[str, Estimate | None]
 
     def weigh(self) -> tuple[float, float]:
-        """Return a p-value and its direction: 1 if all parts are above zero, -1 if one is below."""
+        """Return the p-values of all parts being above zero, and of one being below; 1 if one is unknown."""
         found = [part for part in self.parts.values() if part is not None]
         if len(found) < len(self.parts) or not found:
-            return 1.0, 0.0
+            return 1.0, 1.0
         above = max(part.p_value() if part.mean > 0 else 1.0 for part in found)
-        below = min(1.0, len(found) * min(part.p_value() if part.mean < 0 else 1.0 for part in found))
-        return (above, 1.0) if above <= below else (below, -1.0)
+        return above, min(1.0, len(found) * min(part.p_value() if part.mean < 0 else 1.0 for part in found))
 
-    def describe(self, decision: Decision) -> Tested:
-        """Return the statement as stored in results: its weakest part, and the outcome."""
-        outcome = TRUE if decision.above else FALSE if decision.below else UNDECIDED
-        known = {name: part for name, part in self.parts.items() if part is not None}
-        if not known:
-            return Tested(self.about, outcome)
-        name, part = min(known.items(), key=lambda item: _strength(item[1]))
-        low, high = part.ends()
-        return Tested(self.about, outcome, name, part.mean, low, high, part.p_value())
+    def find_weakest(self) -> tuple[str, Estimate] | None:
+        """Return the part that supports the statement least, with its name; None if no part is known."""
+        known = [(name, part) for name, part in self.parts.items() if part is not None]
+        return min(known, key=lambda item: _strength(item[1]), default=None)
+
+
+@dataclass(frozen=True)
+class Somewhere:
+    """A statement that holds in at least one of several cases, such as at some prefix.
+
+    A case that holds is one of many that were looked at, so its p-value is multiplied by their number. The
+    statement is false only if every case is.
+    """
+
+    about: str
+    cases: Sequence[Statement]
+
+    def weigh(self) -> tuple[float, float]:
+        """Return the p-values of the statement being true, and of its being false."""
+        above, below = zip(*(case.weigh() for case in self.cases), strict=True)
+        return min(1.0, len(above) * min(above)), max(below)
+
+    def find_best(self) -> Statement:
+        """Return the case with the strongest support."""
+        known = [(case, part[1]) for case in self.cases if (part := case.find_weakest())]
+        return max(known, key=lambda item: _strength(item[1]), default=(self.cases[0], None))[0]
+
+    def find_weakest(self) -> tuple[str, Estimate] | None:
+        """Return the weakest part of the best case, with its name; None if no part is known."""
+        best = self.find_best()
+        found = best.find_weakest()
+        return found and (f"{best.about}, {found[0]}", found[1])
+
+
+AnyStatement = Statement | Somewhere
 
 
 def _strength(part: Estimate) -> float:
@@ -73,18 +98,33 @@ def within(found: Estimate | None, low: float, high: float) -> dict[str, Estimat
     }
 
 
-def weigh_statements(statements: Sequence[Statement]) -> tuple[Tested, ...]:
+def weigh_statements(statements: Sequence[AnyStatement]) -> tuple[Tested, ...]:
     """Test all statements together and return each with its outcome."""
     weights = [statement.weigh() for statement in statements]
-    decisions = decide([p for p, _ in weights], [direction for _, direction in weights])
-    return tuple(one.describe(decision) for one, decision in zip(statements, decisions, strict=True))
+    p_values = [min(both) for both in weights]
+    decisions = decide(p_values, [below - above for above, below in weights])
+    return tuple(map(_describe, statements, decisions, p_values))
 
 
-def judge(tested: Sequence[Tested]) -> str:
-    """Return the verdict on a claim, given the outcomes of its statements."""
+def _describe(statement: AnyStatement, decision: Decision, p_value: float) -> Tested:
+    """Return the statement as stored in results: its weakest part, and the outcome."""
+    outcome = TRUE if decision.above else FALSE if decision.below else UNDECIDED
+    if (weakest := statement.find_weakest()) is None:
+        return Tested(statement.about, outcome)
+    name, part = weakest
+    return Tested(statement.about, outcome, name, part.mean, *part.ends(), p_value)
+
+
+def judge(tested: Sequence[Tested], *, somewhere: bool = False) -> str:
+    """Return the verdict on a claim, given the outcomes of its statements.
+
+    A claim that something happens `somewhere` needs a single true statement, and fails only if all are false.
+    """
     outcomes = [one.outcome for one in tested]
     if not outcomes:
         return UNTESTED
+    if somewhere:
+        return HOLDS if TRUE in outcomes else FAILS if set(outcomes) == {FALSE} else UNDECIDED
     if TRUE in outcomes:
         return HOLDS if set(outcomes) == {TRUE} else PARTLY
     return FAILS if FALSE in outcomes else UNDECIDED

@@ -87,6 +87,7 @@ LOOKS = {
     "batchtopk": Look("#882255", "P", "-."),
     "matryoshka-fixed": Look("#E69F00", "s"),
     "matryoshka-random": Look("#D55E00", "D", "--"),
+    "matryoshka-piecewise": Look("#CC79A7", "d", ":"),
     "nested-dropout": Look("#CC79A7", "<", "-."),
     "osae-paper": Look("#009E73", "h", "--"),
     "osae": Look("#000000", "o", "-", 2.2),
@@ -286,7 +287,7 @@ def sweep(
                 axes.set_xticks(
                     sorted({x for x, _ in rows}), [f"{x:g}" for x in sorted({x for x, _ in rows})]
                 )
-                axes.minorticks_off()
+                axes.xaxis.minorticks_off()
             axes.set_title(_panel_title(measure(key)))
         figure.suptitle(_plain(title))
         _label_lowest(grid, len(keys), x_label)

@@ -21,7 +21,10 @@ class Tested:
     mean: float | None = doc("the quantity for that part; null if it was not measured", default=None)
     low: float | None = doc("lower end of its 95 % interval; null if there is none", default=None)
     high: float | None = doc("upper end of the interval", default=None)
-    p_value: float | None = doc("two-sided p-value against zero, uncorrected", default=None)
+    p_value: float | None = doc(
+        "p-value of the statement, corrected for its parts, but not for the number of statements",
+        default=None,
+    )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from osae.results.lm import (
 
 LENGTHS = (16, 64, 128)
 UNITS, GROUPS = 128, 3  # the first group has 16 units
-PAPER, OURS = slice(0, 19), slice(19, 22)
+PAPER, OURS = slice(0, 20), slice(20, 23)
 TWO_TEXTS = "All methods agree as much on one text as on the other"
 NOISE = Place("a text, with a comma", "noise")
 
@@ -82,13 +82,14 @@ def crossings(start, better):
     ordered, early, late = (0.7, 0.8, 0.3) if better else (-0.1, 0.3, 0.8)
     cost = 0.15 if better else 0.0
     other = agreement([ordered - cost], [early - cost, 0.5 - cost, late - cost], "crossed")
-    same = agreement([0.99 if better else ordered], [0.8 if better else late - 0.15], "runs")
+    same = agreement([0.99 if better else ordered - 0.5], [0.8 if better else late - 0.15], "runs")
     gain = early - cost + (0.05 if better else -0.6)
     same["stability"] = curve(gain, 0.5, *same["stability"].mean[-1:], over="runs")
-    rivals = agreement([0.2], [0.35], "crossed"), agreement([0.4], [0.36, 0.4, 0.4], "runs")
+    rivals = ([0.2], [0.35]), ([0.4], [0.36, 0.4, 0.4])
+    low, high = rivals if better else rivals[::-1]
     return (
         Crossing(start, "osae-paper", other, same),
-        Crossing(start, "matryoshka-random", *rivals),
+        Crossing(start, "matryoshka-random", agreement(*low, "crossed"), agreement(*high, "runs")),
     )
 
 
@@ -157,8 +158,8 @@ def verdicts(found):
 
 
 def test_claims_hold_where_all_is_as_the_paper_says_and_fail_where_it_is_the_reverse():
-    assert verdicts(results()) == [HOLDS] * 22
-    assert verdicts(results(better=False)) == [FAILS] * 22
+    assert verdicts(results()) == [HOLDS] * 23
+    assert verdicts(results(better=False)) == [FAILS] * 23
 
 
 def test_the_papers_claims_are_judged_from_noise_and_ours_from_every_start():
@@ -166,7 +167,7 @@ def test_the_papers_claims_are_judged_from_noise_and_ours_from_every_start():
     names = ("curves", "sections", "crossings", "own_starts", "progressions")
     both = replace(noise, **{name: getattr(data, name) + getattr(noise, name) for name in names})
     found = verdicts(both)
-    assert found[PAPER] == [HOLDS] * 19
+    assert found[PAPER] == [HOLDS] * 20
     assert found[OURS] == [PARTLY] * 3
     words = judge_lm(both)[0].found
     assert words.index("Start from noise") < words.index("Start from data")
@@ -204,6 +205,39 @@ def test_same_seed_needs_order_near_one_and_stability_near_the_papers(order, sta
     one = Crossing("noise", "osae-paper", across, same)
     (claim,) = [c for c in judge_lm(replace(results(), crossings=(one,))) if "With the same seed" in c.claim]
     assert claim.verdict == verdict
+
+
+def scatter(curve, by):
+    """The curve, with values that differ from pair to pair."""
+    shifts = itertools.cycle((by, -by))
+    values = {
+        key: tuple(v + shift for v in one)
+        for (key, one), shift in zip(curve.values.items(), shifts, strict=False)
+    }
+    return replace(curve, values=values)
+
+
+EXCHANGE = "In some cases, earlier prefixes come to agree less"
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "verdict"), [(0.5, 0.0, HOLDS), (0.5, 0.3, UNDECIDED), (0.9, 0.0, FAILS)]
+)
+def test_an_exchange_is_found_at_any_prefix_from_any_moment_on(end, by, verdict):
+    """Only the second prefix falls, and only from the second moment on."""
+    values = [(0.1, 0.1, 0.1), (0.2, 0.8, 0.2), (0.3, end, 0.3)]
+    at = [agreement(found, found) for found in values]
+    at[-1] = {key: scatter(curve, by) for key, curve in at[-1].items()}
+    growing = [agreement([0.1 * n], [0.1 * n]) for n in (1, 2, 3)]
+    courses = [
+        Progression(NOISE, method, tuple(Moment(n, None, curves) for n, curves in enumerate(found, 1)))
+        for method, found in (("osae-paper", at), ("matryoshka-random", growing))
+    ]
+    claims = judge_lm(replace(results(), progressions=tuple(courses)))
+    (claim,) = (claim for claim in claims if claim.claim.startswith(EXCHANGE))
+    assert claim.verdict == verdict
+    if verdict != FAILS:
+        assert "0.800 to 0.500 at 64 units from 2 tokens on, 0.200 to 0.300 at all" in claim.found
 
 
 def test_a_single_pair_of_seeds_decides_nothing():

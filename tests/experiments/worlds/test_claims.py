@@ -115,6 +115,7 @@ def test_the_error_that_goes_with_stability_is_told():
     turned = [row(f"m{q}", q, mse=q) for q in levels]
     straight = [row(f"m{q}", q, fifr=q) for q in levels]
     assert judge_correlated(FIFR, [turned]).verdict == HOLDS
+    assert "Margin: FIFR against MSE" in judge_correlated(FIFR, [turned]).found
     assert judge_correlated(FIFR, [straight]).verdict == FAILS
     assert judge_correlated(FIFR, [turned, straight]).verdict == PARTLY
     assert judge_correlated(FIFR, [[row(f"m{q}", q) for q in levels]]).verdict == UNDECIDED

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from osae.experiments.claims import Statement
+from osae.experiments.claims import AnyStatement
 from osae.measures import AGREEMENT
 from osae.recipes import group_ends
 from osae.results.lm import Curve, Curves, LMResult, Place
@@ -23,7 +23,7 @@ class Case:
     """A claim in one case: the start, the statements to test, and the numbers in words."""
 
     start: str
-    statements: tuple[Statement, ...]
+    statements: tuple[AnyStatement, ...]
     words: str
 
 
@@ -33,6 +33,7 @@ class Compared:
 
     `find` yields the cases. `thresholds` are limits, one for each measure if there are several. The text may
     mention {first}, the units of the first group; `lead`, which precedes the findings, may mention {tokens}.
+    A claim that something happens `somewhere` holds if it does in any case.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Compared:
     untested: str = "not all of the methods were trained."
     lead: str = ""
     tail: str = ""
+    somewhere: bool = False
 
     @property
     def methods(self) -> set[str]:

@@ -70,7 +70,7 @@ def judge_compared(claim: Compared, result: LMResult) -> Claim:
     words = "; ".join(case.words for case in shown)
     found = f"{claim.lead.format(tokens=_tokens(result))}{words}{claim.tail}."
     found += f" {count_outcomes(tested, 'comparison')}{quote_margins(tested)}"
-    return Claim(text, judge(tested), found, tested)
+    return Claim(text, judge(tested, somewhere=claim.somewhere), found, tested)
 
 
 def _tokens(result: LMResult) -> str:
@@ -259,6 +259,15 @@ CLAIMS: tuple[LMClaim, ...] = (
         lead="orderedness and stability of the whole dictionary: ",
     ),
     Compared(
+        "From noise, O-SAE and random Matryoshka agree more across texts with the same seed than with "
+        "different ones, in the first {first} units and as a whole.",
+        finding.find_seed_help,
+        OSAE_PAPER,
+        (MATRYOSHKA_RANDOM,),
+        starts=Starts.NOISE_ONLY,
+        untested="it needs two texts trained from noise, with either method.",
+    ),
+    Compared(
         "From noise, using the same seed on two texts helps O-SAE more than random Matryoshka.",
         finding.find_seed_gain,
         OSAE_PAPER,
@@ -307,14 +316,15 @@ CLAIMS: tuple[LMClaim, ...] = (
         lead="whole dictionary, after {tokens} tokens: ",
     ),
     Compared(
-        "In some cases, early prefixes come to agree less during training while later ones come to agree "
-        "more.",
+        "In some cases, earlier prefixes come to agree less during training while later ones come to agree "
+        "more (here: from any moment to the end, a prefix less and the whole dictionary more).",
         finding.find_exchange,
         OSAE_PAPER,
         (MATRYOSHKA_RANDOM,),
         starts=Starts.NOISE_ONLY,
         untested="no O-SAE was trained from noise.",
-        lead="from the first to the last moment: ",
+        lead="where it comes closest: ",
+        somewhere=True,
     ),
     Compared(
         "Of a larger SAE's units, fewer are novel to a smaller O-SAE than to a BatchTopK or Matryoshka SAE.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from osae.experiments.claims import Statement, shift, within
+from osae.experiments.claims import Somewhere, Statement, shift, within
 from osae.experiments.lm.cases import (
     Case,
     Compared,
@@ -266,6 +266,18 @@ def find_same_seed(claim: Compared, result: LMResult) -> Iterator[Case]:
         yield Case(one.start, tuple(statements) if one.method == claim.method else (), words)
 
 
+def find_seed_help(claim: Compared, result: LMResult) -> Iterator[Case]:
+    """Yield whether the same seed agrees more across texts than different ones, early and as a whole."""
+    for one in result.crossings:
+        for measure in claim.measures if one.method in claim.methods else ():
+            same, other = one.same_seed[measure], one.other_seed[measure]
+            for i in dict.fromkeys([*within_first_group(same, result), len(same.prefix) - 1]):
+                about = f"{measure}, {one.method}, {same.prefix[i]} units, start from {one.start}"
+                gain = contrast([(1.0, same.at(i)), (-1.0, other.at(i))])
+                words = f"{about}: {same.mean[i]:.3f} against {other.mean[i]:.3f}"
+                yield Case(one.start, (Statement(about, {"": gain}),), words)
+
+
 def find_seed_gain(claim: Compared, result: LMResult) -> Iterator[Case]:
     """Yield whether using the same seed adds more to the agreement across texts than for the rival."""
     return _find_seed_gain(claim, result, lambda curve: [len(curve.prefix) - 1])
@@ -355,25 +367,38 @@ def find_growing(claim: Compared, result: LMResult) -> Iterator[Case]:
 
 
 def find_exchange(claim: Compared, result: LMResult) -> Iterator[Case]:
-    """Yield whether the first group agrees less at the end than at first, while all units agree more."""
+    """Yield whether some prefix agrees less at the end than at some moment, while all units agree more."""
     for one in result.progressions:
         moments = [moment for moment in one.moments if moment.tokens > 0]
         if one.method not in claim.methods or len(moments) < 2:
             continue
         for measure in claim.measures:
-            first, last = moments[0].seeds[measure], moments[-1].seeds[measure]
-            early = within_first_group(first, result)
-            for i in early:
-                about = f"{measure}, {one.method}, {one.place}"
-                parts = {
-                    f"{first.prefix[i]} units fall": difference(first.at(i), last.at(i)),
-                    "all units rise": difference(last.at(-1), first.at(-1)),
-                }
-                words = (
-                    f"{about}: {first.mean[i]:.3f} to {last.mean[i]:.3f} at {first.prefix[i]} units, "
-                    f"{first.mean[-1]:.3f} to {last.mean[-1]:.3f} at all"
+            last = moments[-1].seeds[measure]
+            tried = {
+                f"{last.prefix[i]} units from {moment.tokens:,} tokens on": (moment.seeds[measure], i)
+                for moment in moments[:-1]
+                for i in since_first_group(last, result)[:-1]
+            }
+            if not tried:
+                continue
+            cases = [
+                Statement(
+                    name,
+                    {
+                        "their fall": difference(first.at(i), last.at(i)),
+                        "the rise of all units": difference(last.at(-1), first.at(-1)),
+                    },
                 )
-                yield Case(one.place.start, (Statement(about, parts),), words)
+                for name, (first, i) in tried.items()
+            ]
+            statement = Somewhere(f"{measure}, {one.method}, {one.place}", cases)
+            best = statement.find_best().about
+            first, i = tried[best]
+            words = (
+                f"{statement.about}: {first.mean[i]:.3f} to {last.mean[i]:.3f} at {best}, "
+                f"{first.mean[-1]:.3f} to {last.mean[-1]:.3f} at all"
+            )
+            yield Case(one.place.start, (statement,), words)
 
 
 # --- stitching --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from osae.experiments.claims import (
     Statement,
     count_outcomes,
     judge,
+    quote_margins,
     shift,
     weigh_statements,
     within,
@@ -477,7 +478,8 @@ def judge_correlated(claim: Correlated, tables: Sequence[Sequence[MethodRow]]) -
         statements.append(Statement(f"{ours} against {theirs}, {where}", {"": _correlate_seeds(claim, rows)}))
     tested = weigh_statements(statements)
     found = f"rank correlation with {measure(claim.target).phrase} (sign reversed): {'; '.join(said)}."
-    return Claim(claim.text, judge(tested), f"{found} {count_outcomes(tested, 'world')}", tested)
+    found += f" {count_outcomes(tested, 'world')}{quote_margins(tested)}"
+    return Claim(claim.text, judge(tested), found, tested)
 
 
 def _correlate_seeds(claim: Correlated, rows: Sequence[MethodRow]) -> Estimate | None:

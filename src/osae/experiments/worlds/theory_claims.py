@@ -1,7 +1,7 @@
 """Test claims about minimisers, those of the paper's lemma and theorem and ours, against the results.
 
 These results do not come from noisy training runs: losses are exact, so a claim is judged by whether each
-world satisfies it, up to rounding.
+world satisfies it, up to rounding. Intervals are over random worlds of a kind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -117,7 +117,7 @@ def judge_frequency(rows: Sequence[MethodRow]) -> Claim:
         "share of worlds in which the order by frequency is best, and the full loss of the best order: "
         + _list(
             f"{row.method}: {row.mean('best_order_frequency'):.0%}{_say_ties(row)}, "
-            f"{_loss(row.mean('full_loss_codes'))}"
+            f"{_quote_loss(row, 'full_loss_codes')}"
             for row in rows
         ),
     )
@@ -177,13 +177,18 @@ def _list(said: Iterable[str]) -> str:
 
 def _quote_losses(row: MethodRow, where: str) -> str:
     truth, found, full = (
-        _loss(row.mean(key)) for key in ("nested_loss_truth", f"nested_loss_{where}", f"full_loss_{where}")
+        _quote_loss(row, key) for key in ("nested_loss_truth", f"nested_loss_{where}", f"full_loss_{where}")
     )
     return f"{row.method}: nested {truth} to {found}, full 0 to {full}"
 
 
-def _loss(value: float) -> str:
-    return f"{value:.4f}" if value > EXACT else "0"
+def _quote_loss(row: MethodRow, key: str) -> str:
+    """Return a loss with its interval over worlds."""
+    found = row.interval(key)
+    if found.mean <= EXACT:
+        return "0"
+    known = found.low is not None and found.high is not None
+    return f"{found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]" if known else f"{found.mean:.4f}"
 
 
 def _verdict(outcomes: Sequence[bool]) -> str:
