@@ -218,6 +218,7 @@ class Task:
 
 KNOWN_RATE, KNOWN_WIDTH = 4e-3, 576  # a good learning rate on SmolLM2-135M
 LARGEST_RATE = 0.032
+BURN_IN = 0.1  # of unit sweeping, which the paper calls short
 
 Base = Callable[[Task, str, ReLU | TopK | BatchTopK], Recipe]
 Maker = Callable[[Task], Recipe]
@@ -373,13 +374,16 @@ def osae_geometric(task: Task) -> Recipe:
 def osae_swept(task: Task) -> Recipe:
     """Train with unit sweeping as in the paper's text: exponential weights, short burn-in, constant rate."""
     return replace(
-        osae_geometric(task), name="osae-swept", lr=LearningRate(1e-2), sweep=Sweep(burn_in=0.1, until=1.0)
+        osae_geometric(task),
+        name="osae-swept",
+        lr=LearningRate(1e-2),
+        sweep=Sweep(burn_in=BURN_IN, until=1.0),
     )
 
 
 def osae_swept_restarting(task: Task) -> Recipe:
     """Train like `osae-swept`, with prefixes that start after the frozen units, as in nested dropout."""
-    sweep = Sweep(burn_in=0.1, until=1.0, restart=True)
+    sweep = Sweep(burn_in=BURN_IN, until=1.0, restart=True)
     return replace(osae_swept(task), name="osae-swept-restarting", sweep=sweep)
 
 

@@ -65,6 +65,9 @@ SORTED_AFTERWARDS = frozenset((*SORTED_BY_ENERGY.values(), *SORTED_BY_GAIN.value
 # variants with their own names
 NO_SWEEPING, NO_WARMUP = "no unit sweeping", "no warm-up of k"  # of the paper's recipe
 SWEPT_NO_SWEEPING = "osae-swept, no unit sweeping"
+SOON_SPARSE = {  # whose k reaches its target within the burn-in of unit sweeping
+    name: f"{name}, k within the burn-in" for name in (OSAE_SWEPT, OSAE_SWEPT_RESTARTING, SWEPT_NO_SWEEPING)
+}
 WITH_SPLITTING = {
     name: f"{name} + splitting" for name in (TOPK, *MATRYOSHKA, OSAE_PAPER, OSAE)
 }  # in `budgets`

@@ -160,10 +160,13 @@ def test_other_sizes_schedules_and_theory():
     lost = Section("50 atoms", tuple(table(0.1, "osae", "osae-paper")))
     assert verdicts("sizes", sections=[*won, lost]) == [PARTLY] * 3
     rows = [row("osae-paper", 0.8), row("no unit sweeping", 0.9), row("no warm-up of k", 0.1)]
-    assert verdicts("schedules", rows) == [UNTESTED, UNTESTED, FAILS, HOLDS]
+    assert verdicts("schedules", rows) == [*[UNTESTED] * 4, FAILS, HOLDS]
     swept = {"osae-swept": 0.7, "osae-swept-restarting": 0.4, "osae-swept, no unit sweeping": 0.5}
     rows += [row(name, quality) for name, quality in swept.items()]
-    assert verdicts("schedules", rows) == [HOLDS, FAILS, FAILS, HOLDS]
+    assert verdicts("schedules", rows) == [HOLDS, FAILS, UNTESTED, UNTESTED, FAILS, HOLDS]
+    soon = {"osae-swept": 0.3, "osae-swept-restarting": 0.6, "osae-swept, no unit sweeping": 0.5}
+    rows += [row(f"{name}, k within the burn-in", quality) for name, quality in soon.items()]
+    assert verdicts("schedules", rows) == [HOLDS, FAILS, FAILS, HOLDS, FAILS, HOLDS]
 
 
 @pytest.mark.parametrize(("frequency", "energy", "verdict"), [(-0.9, 0.9, FAILS), (0.9, -0.9, HOLDS)])

@@ -1,6 +1,7 @@
 """Every experiment on worlds, small: it runs, and what it claims is in its numbers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -120,7 +121,8 @@ def test_ablations_and_schedules_run(tmp_path):
     assert {"osae", "no sorting", "unit sweeping", "prefix uniform"} <= set(result.by_method())
     result = run("schedules", tmp_path / "schedules", **SMALL)
     described = ["osae-swept", "osae-swept-restarting", "osae-swept, no unit sweeping"]
-    names = ["osae-paper", "no unit sweeping", "no warm-up of k", *described]
+    soon = [f"{name}, k within the burn-in" for name in described]
+    names = ["osae-paper", "no unit sweeping", "no warm-up of k", *described, *soon]
     assert list(result.by_method()) == names
 
 
@@ -154,6 +156,14 @@ def test_zipf_recipes_follow_the_appendix():
     assert made["matryoshka-random"].prefix.count == 4
     assert made["vanilla"].sae.sparsifier.l1 == 0.01
     assert made["topk"].lr.peak == 1e-4
+
+
+def test_unit_sweeping_is_also_tried_with_a_final_k():
+    made = {recipe.name: recipe for recipe in drop_schedules(TASK)}
+    for name in ("osae-swept", "osae-swept-restarting", "osae-swept, no unit sweeping"):
+        soon = made[f"{name}, k within the burn-in"]
+        assert replace(soon, name=name, k_warmup=made[name].k_warmup) == made[name]
+        assert soon.k_warmup.share == (soon.sweep.burn_in if soon.sweep else 0.1)
 
 
 def test_variants_change_one_choice_each():

@@ -35,6 +35,7 @@ from osae.experiments.methods import (
     OSAE_SWEPT,
     OSAE_SWEPT_RESTARTING,
     PLAIN,
+    SOON_SPARSE,
     SORTED_AFTERWARDS,
     SORTED_BY_GAIN,
     SWEPT_NO_SWEEPING,
@@ -309,6 +310,22 @@ SCHEDULES = (
         Kind.AHEAD,
         OSAE_SWEPT_RESTARTING,
         (SWEPT_NO_SWEEPING,),
+        ("stability_truth", "orderedness_truth"),
+    ),
+    Compared(
+        "Unit sweeping improves stability and ordered recovery (as the paper describes it, with a k that "
+        "reaches its target within the burn-in).",
+        Kind.AHEAD,
+        SOON_SPARSE[OSAE_SWEPT],
+        (SOON_SPARSE[SWEPT_NO_SWEEPING],),
+        ("stability_truth", "orderedness_truth"),
+    ),
+    Compared(
+        "The same with prefixes that start behind the frozen units, and a k that reaches its target within "
+        "the burn-in.",
+        Kind.AHEAD,
+        SOON_SPARSE[OSAE_SWEPT_RESTARTING],
+        (SOON_SPARSE[SWEPT_NO_SWEEPING],),
         ("stability_truth", "orderedness_truth"),
     ),
     Compared(

@@ -10,14 +10,16 @@ from osae.experiments.methods import (
     OSAE_PAPER,
     OSAE_SWEPT,
     OSAE_SWEPT_RESTARTING,
+    SOON_SPARSE,
     SWEPT_NO_SWEEPING,
 )
 from osae.experiments.worlds.options import VariantOptions
 from osae.experiments.worlds.trials import tuned_recipe
 from osae.experiments.worlds.variants import compare_variants
 from osae.progress import Progress
-from osae.recipes import Recipe, Task, world_recipe
+from osae.recipes import BURN_IN, Recipe, Task, world_recipe
 from osae.results.experiment import ExperimentResult
+from osae.schedule import KWarmup
 
 
 def run(options: VariantOptions, progress: Progress) -> ExperimentResult:
@@ -27,7 +29,10 @@ def run(options: VariantOptions, progress: Progress) -> ExperimentResult:
 
 
 def drop_schedules(task: Task) -> list[Recipe]:
-    """Return `osae-paper` as it is and without each schedule, and `osae-swept` with and without sweeping."""
+    """Return `osae-paper` as it is and without each schedule, and `osae-swept` with and without sweeping.
+
+    The latter are also trained with a k that reaches its target before the first unit is frozen.
+    """
     changes: dict[str, dict[str, Any]] = {
         OSAE_PAPER: {},
         NO_SWEEPING: {"sweep": None},
@@ -35,8 +40,9 @@ def drop_schedules(task: Task) -> list[Recipe]:
     }
     base = tuned_recipe(OSAE_PAPER, task)
     described = [world_recipe(name, task) for name in (OSAE_SWEPT, OSAE_SWEPT_RESTARTING)]
+    described.append(replace(described[0], name=SWEPT_NO_SWEEPING, sweep=None))
     return [
         *(replace(alter(base, change), name=name) for name, change in changes.items()),
         *described,
-        replace(described[0], name=SWEPT_NO_SWEEPING, sweep=None),
+        *(replace(one, name=SOON_SPARSE[one.name], k_warmup=KWarmup(BURN_IN)) for one in described),
     ]
