@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.language.ways import KEPT, Average, Consensus, Fork, Shared, Way
-from osae.dictionary import Aligned
+from osae.dictionary import Aligned, FreeAtoms
 from osae.recipes import FromModes, FromNoise
 from osae.results.ordering import By
 from osae.schedule import Resort, Sweep
@@ -259,9 +259,9 @@ def scored() -> Iterator[Planned]:
     yield from_wider(16, scored="energy", changes={"resort": None})
 
 
-def chosen(runs: int = 24, **others: Any) -> Planned:
+def chosen(runs: int = 24, changes: dict[str, Any] | None = None, **others: Any) -> Planned:
     """Return the trial that was chosen from those on Wikipedia."""
-    return from_wider(runs, scored="gain", changes={"prefix.full": 0.9}, **others)
+    return from_wider(runs, scored="gain", changes={"prefix.full": 0.9} | (changes or {}), **others)
 
 
 def scored_fewer() -> Iterator[Planned]:
@@ -288,6 +288,11 @@ def scored_repeats() -> Iterator[Planned]:
     for seed in (2, 4):
         yield chosen(seed=seed)
         yield plan("topk", 5_000_000, 256, AT_ONCE, seed=seed)
+
+
+def scored_free() -> Iterator[Planned]:
+    """Yield the chosen one with free encoders."""
+    yield chosen(changes={"dictionary": FreeAtoms()})
 
 
 def large() -> Iterator[Planned]:
@@ -383,6 +388,7 @@ PLANS: dict[str, Callable[[], Iterator[Planned]]] = {
     "scored-fewer": scored_fewer,
     "scored-linux": scored_linux,
     "scored-repeats": scored_repeats,
+    "scored-free": scored_free,
     "large": large,
     "baselines": baselines,
     "one-recipe": one_recipe,
