@@ -1,35 +1,17 @@
-"""Show how near the goals are, and what `benchmarks.language.sharing` has measured: tables and a figure."""
+"""Show what `benchmarks.language.sharing` has measured: a table and a figure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.language.ceiling import estimate
-from benchmarks.language.plans import AT_ONCE, chosen
 from benchmarks.language.sharing import OTHER, SHARED
 from benchmarks.trials import Record
-from osae.config import to_json
 
 FIGURE = "consensus-limits.png"
 FEWEST = 2  # short runs from which the fit begins: a single run is no consensus
 COLOURS = {SHARED: "#D55E00", OTHER: "#0072B2"}
 STYLES = ("-", "--", ":")
 ABSENT = "-"
-ALIKE = (
-    "method",
-    "changes",
-    "units",
-    "tokens",
-    "batch",
-    "way",
-)  # what trials of the chosen recipe have in common
-BUDGET = 5_000_000  # tokens of the TopK run that is compared
-GOALS = {  # what is measured, by the names of measures, and the goal for each
-    "whole dictionary, stability / orderedness": {"stability": 0.75, "orderedness": 0.88},
-    "first 256 units, stability / orderedness": {"stability_256": 0.90, "orderedness_256": 0.95},
-    "explained variance of the first 128 units": {"ev_128": 0.60},
-}
-BEHIND = -0.005  # goal for explained variance, compared with TopK
-
 Key = tuple[int, str]  # rows of a half, and whether the documents are shared
 
 
@@ -68,40 +50,6 @@ def tabulate_sharing(found: Sequence[Record]) -> list[list[str]]:
 def get_stabilities(by_runs: Mapping[int, Record]) -> dict[int, float]:
     """Return the stability by number of short runs."""
     return {count: one["measures"]["stability"] for count, one in by_runs.items()}
-
-
-def tabulate_goals(trials: Sequence[Record]) -> list[list[str]]:
-    """Return each goal next to the mean over pairs of what the chosen recipe reaches, for each text."""
-    made = to_json(chosen())
-    found = [one for one in trials if all(one.get(key) == made[key] for key in ALIKE)]
-    texts = list(dict.fromkeys(one["text"] for one in found))
-    by_text = {text: [one["measures"] for one in found if one["text"] == text] for text in texts}
-    head = ["goal", "wanted", *(f"{text}, pairs: {len(by_text[text])}" for text in texts)]
-    rows = [
-        [
-            name,
-            _join(wanted.values()),
-            *(_join(_mean(by_text[text], key) for key in wanted) for text in texts),
-        ]
-        for name, wanted in GOALS.items()
-    ]
-    usual = {
-        one["text"]: one["measures"]["ev"]
-        for one in trials
-        if (one["changes"], one["tokens"], one.get("way")) == (to_json(AT_ONCE), BUDGET, None)
-        and (one["method"], one["units"], one.get("seed")) == ("topk", made["units"], None)
-    }
-    less = [f"{_mean(by_text[text], 'ev') - usual[text]:+.3f}" if text in usual else ABSENT for text in texts]
-    rows.append([f"explained variance against TopK on {BUDGET:,} tokens", f"{BEHIND:+.3f}", *less])
-    return [head, ["---"] * len(head), *rows]
-
-
-def _mean(measures: Sequence[Mapping[str, float]], key: str) -> float:
-    return sum(each[key] for each in measures) / len(measures)
-
-
-def _join(numbers: Iterable[float]) -> str:
-    return " / ".join(f"{number:.3f}" for number in numbers)
 
 
 def plot_limits(found: Sequence[Record], path: Path) -> None:

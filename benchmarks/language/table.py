@@ -1,4 +1,4 @@
-"""Write the table and the figure of the trials on language models:
+"""Write the tables and figures of the trials on language models:
 
     python -m benchmarks.language.table evidence/language docs/images
 
@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.language import limits
+from benchmarks.language import goals, limits
 from benchmarks.language.ceiling import tabulate_ceilings
-from benchmarks.language.limits import plot_limits, tabulate_goals, tabulate_sharing
-from benchmarks.language.plans import AT_ONCE, ORDERED, ORDERED_AT_ONCE
+from benchmarks.language.goals import plot_goals, tabulate_goals
+from benchmarks.language.limits import plot_limits, tabulate_sharing
+from benchmarks.language.plans import AT_ONCE, BASELINE_RATES, BASELINES, ORDERED, ORDERED_AT_ONCE, tuned
 from benchmarks.language.ways import Consensus, Fork, Shared, describe
 from benchmarks.trials import Record, format_row, read_trials
 from osae.config import from_json, to_json
@@ -40,9 +41,10 @@ HEAD = (
     "Stab_Z",
     "chance",
 )
-STARTS = {"FromNoise": "noise", "FromData": "data", "FromModes": "modes"}
+STARTS = {"FromNoise": "noise", "FromData": "data", "FromModes": "modes", "FromKMeans": "clusters"}
 COLOURS = {"noise": "#D55E00", "modes": "#0072B2"}
 MARKS = {"topk": "o", "osae-from-noise": "s"}
+DRAWN = (*MARKS, "topk-aligned")
 UNITS = 512  # of trials under the plain name of the text, and in the figure
 DECAY, WARMUP = 0.5, 0.35  # the schedule of recipes: shares of training in which the rate and k fall
 SETTING = ("text", "units", "method", "tokens", "batch")  # what pairs have in common if only a way differs
@@ -77,6 +79,7 @@ def tabulate(trials: Sequence[Record], grown: Sequence[Record] = (), shared: Seq
             "\n".join([f"## {heading}", "", *(format_row([row[n] for n in shown]) for row in cells)])
         )
     parts.append("\n".join(["## Limits", "", *map(format_row, tabulate_ceilings(trials))]))
+    parts.append("\n".join(["## Baselines", "", *map(format_row, tabulate_baselines(trials))]))
     parts.append("\n".join(["## Repeats", "", *map(format_row, tabulate_repeats(trials))]))
     parts.append("\n".join(["## Causes", "", *map(format_row, tabulate_causes(trials))]))
     parts.append("\n".join(["## Consensus", "", *map(format_row, tabulate_consensus(trials))]))
@@ -102,6 +105,24 @@ def tabulate_causes(trials: Sequence[Record]) -> list[list[str]]:
         for trial, way in usual + shared
     ]
     return [["the two runs share", "tokens", "stability / orderedness"], ["---"] * 3, *rows]
+
+
+def tabulate_baselines(trials: Sequence[Record]) -> list[list[str]]:
+    """Return every method at the rate that explains most, and at the rate with the most stable units."""
+    rows = []
+    for method in BASELINES:
+        planned = [to_json(tuned(method, rate)) for rate in BASELINE_RATES]
+        tried = [one for one in trials if any(all(one.get(k) == v for k, v in p.items()) for p in planned)]
+        tried = [one for one in tried if not one.get("way") and not one.get("seed")]
+        for key, name in (("ev", "EV"), ("stability", "stability")):
+            if tried:
+                best = max(tried, key=lambda one: one["measures"][key])
+                cells = dict(zip(HEAD, _cells(best), strict=True))
+                shown = [cells[name] for name in HEAD[HEAD.index("EV") :]]
+                dead = f"{best['measures']['dead']:.3f}"
+                rows.append([f"`{method}`", str(len(tried)), name, cells["rate"], *shown, dead])
+    head = ["recipe", "trials", "best by", "rate", *HEAD[HEAD.index("EV") :], "dead"]
+    return [head, ["---"] * len(head), *rows]
 
 
 def tabulate_repeats(trials: Sequence[Record]) -> list[list[str]]:
@@ -179,8 +200,8 @@ def name_table(trial: Mapping[str, Any]) -> str:
 
 
 def name_recipe(trial: Mapping[str, Any]) -> str:
-    """Return the loss of the trial: recipes for activations differ in little else here."""
-    return "topk" if trial["method"].startswith("topk") else trial["method"]
+    """Return the recipe of the trial; what is aligned is listed with the differences."""
+    return "topk" if trial["method"] == "topk-aligned" else trial["method"]
 
 
 def name_start(trial: Mapping[str, Any]) -> str:
@@ -244,7 +265,7 @@ def plot(trials: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, key in zip(panels, ("stability", "orderedness"), strict=True):
-        for trial in [trial for trial in trials if trial["units"] == UNITS]:
+        for trial in [trial for trial in trials if trial["units"] == UNITS and trial["method"] in DRAWN]:
             start = name_start(trial).split(",")[0]
             mark = "*" if name_differences(trial) != ABSENT else MARKS[name_recipe(trial)]
             mark = "^" if trial["batch"] > 1000 else mark
@@ -269,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trials, grown, shared = (read_trials(asked.evidence / name) for name in names)
     (asked.evidence / "table.md").write_text(tabulate(trials, grown, shared), encoding="utf-8")
     plot(trials, asked.images / FIGURE)
+    plot_goals(trials, asked.images / goals.FIGURE)
     if shared:
         plot_limits(shared, asked.images / limits.FIGURE)
     return 0
