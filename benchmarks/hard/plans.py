@@ -133,39 +133,49 @@ def batches() -> Iterator[Planned]:
             yield world, name, {"start": FromNoise()}, 10, batch
 
 
+CONSTANT: dict[str, Any] = {"k_warmup": None, "lr.decay": 0.2, "resort": Resort(8, samples=8000)}
+ALIGNED_SOON = CONSTANT | {"dictionary": Aligned(), "revival.dead_after": 10_000}
+BETWEEN: dict[str, dict[str, Any]] = {  # what lies between the recipe for worlds and that for text
+    "full 0.9": {"prefix.full": 0.9},
+    "full 0.8; decay 0.2; k constant": CONSTANT | {"prefix.full": 0.8},
+    "full 0.9; decay 0.2; k constant": CONSTANT | {"prefix.full": 0.9},
+    "full 0.9; decay 0.2": {"lr.decay": 0.2, "prefix.full": 0.9},
+    "full 0.9; k constant": {"k_warmup": None, "prefix.full": 0.9},
+    "full 0.9; decay 0.2; k constant; aligned, dead after 10,000": ALIGNED_SOON | {"prefix.full": 0.9},
+    "full 0.8; decay 0.2; k constant; aligned, split": CONSTANT
+    | {"prefix.full": 0.8, "dictionary": Aligned(), "revival": Split(20)},
+    "full 0.9; BatchTopK": {"prefix.full": 0.9, "sae.sparsifier": BatchTopK(4)},
+    "full 0.7; BatchTopK": {"prefix.full": 0.7, "sae.sparsifier": BatchTopK(4)},
+    "full 0.8; decay 0.2; k constant; BatchTopK": CONSTANT
+    | {"prefix.full": 0.8, "sae.sparsifier": BatchTopK(4)},
+}
+LONG: dict[str, tuple[str, dict[str, Any]]] = {  # the best of these, and TopK, on three times the samples
+    "TopK": ("topk", {"start": FromNoise()}),
+    "full 0.9; decay 0.2; k constant; aligned, dead after 10,000": (
+        "osae-from-noise",
+        ALIGNED_SOON | {"prefix.full": 0.9},
+    ),
+    "full 0.9; decay 0.2": ("osae-from-noise", {"lr.decay": 0.2, "prefix.full": 0.9}),
+    "full 0.9; decay 0.2; k over 0.1": (
+        "osae-from-noise",
+        {"lr.decay": 0.2, "prefix.full": 0.9, "k_warmup.share": 0.1},
+    ),
+}
+LONG_SAMPLES = 300_000
+
+
 def one_recipe() -> Iterator[Planned]:
-    """Yield what lies between the recipe for worlds and that for text: schedules, encoders and revival."""
-    const = {"k_warmup": None, "lr.decay": 0.2, "resort": Resort(8, samples=8000)}
-    ideas: list[dict[str, Any]] = [
-        {"prefix.full": 0.9},
-        const | {"prefix.full": 0.8},
-        const | {"prefix.full": 0.9},
-        {"lr.decay": 0.2, "prefix.full": 0.9},
-        {"k_warmup": None, "prefix.full": 0.9},
-        const | {"prefix.full": 0.9, "dictionary": Aligned(), "revival.dead_after": 10_000},
-        const | {"prefix.full": 0.8, "dictionary": Aligned(), "revival": Split(20)},
-        {"prefix.full": 0.9, "sae.sparsifier": BatchTopK(4)},
-        {"prefix.full": 0.7, "sae.sparsifier": BatchTopK(4)},
-        const | {"prefix.full": 0.8, "sae.sparsifier": BatchTopK(4)},
-    ]
-    for idea in ideas:
+    """Yield what lies between the recipe for worlds and that for text."""
+    for changes in BETWEEN.values():
         for world in (NAMED_TREE, NAMED_FLAT):
-            yield world, "osae-from-noise", idea, 10, 512
+            yield world, "osae-from-noise", changes, 10, 512
 
 
 def one_recipe_long() -> Iterator[Planned]:
-    """Yield the best of these on three times as many samples, as many as the protocol's worlds have."""
-    const = {"k_warmup": None, "lr.decay": 0.2, "resort": Resort(8, samples=8000)}
-    aligned = const | {"prefix.full": 0.9, "dictionary": Aligned()}
-    ideas: list[tuple[str, dict[str, Any]]] = [
-        ("topk", {"start": FromNoise()}),
-        ("osae-from-noise", aligned | {"revival.dead_after": 10_000}),
-        ("osae-from-noise", {"lr.decay": 0.2, "prefix.full": 0.9}),
-        ("osae-from-noise", {"lr.decay": 0.2, "prefix.full": 0.9, "k_warmup.share": 0.1}),
-    ]
-    for name, changes in ideas:
+    """Yield the best of these, and TopK, on as many samples as the protocol's worlds have."""
+    for name, changes in LONG.values():
         for world in (NAMED_TREE, NAMED_FLAT):
-            yield replace(world, samples=300_000), name, changes, 10, 512
+            yield replace(world, samples=LONG_SAMPLES), name, changes, 10, 512
 
 
 PLANS: dict[str, Callable[[], Iterator[Planned]]] = {

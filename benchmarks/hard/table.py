@@ -8,15 +8,29 @@ reads trials.jsonl from the folder and writes table.md to it.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hard.plans import METHODS, NAMED_FLAT, NAMED_TREE, SCHEDULES_RATE, TREE, batches
+from benchmarks.hard.plans import (
+    BETWEEN,
+    LONG,
+    LONG_SAMPLES,
+    METHODS,
+    NAMED_FLAT,
+    NAMED_TREE,
+    SCHEDULES_RATE,
+    TREE,
+    batches,
+)
 from benchmarks.trials import Record, format_row, read_trials
 from osae.config import to_json
 
 ALIGNED = "topk-aligned"
 HEAD = ("recipe", "flat, usual", "flat, constant k", "tree, usual", "tree, constant k")
+METHOD = "osae-from-noise"
+ABOUT = ("method", "batch", "epochs", "changes", "world")
+AGREEMENT = ("mcc_truth", "stability_pairs", "orderedness_pairs")
 SOON = {"lr.decay": 0.2, "k_warmup.share": 0.0}
 USUAL: dict[str, Any] = {}
 NOISE = {"start": {"kind": "FromNoise"}}
@@ -36,7 +50,18 @@ def tabulate(trials: Sequence[Record]) -> str:
             for schedule in (USUAL, SOON)
         ]
         lines.append([label, *cells])
-    return "\n".join(["## Schedules", "", *map(format_row, lines), "", *_tabulate_batches(trials), ""])
+    return "\n".join(
+        [
+            "## Schedules",
+            "",
+            *map(format_row, lines),
+            "",
+            *_tabulate_batches(trials),
+            "",
+            *_tabulate_one(trials),
+            "",
+        ]
+    )
 
 
 def _tabulate_batches(trials: Sequence[Record]) -> list[str]:
@@ -47,12 +72,27 @@ def _tabulate_batches(trials: Sequence[Record]) -> list[str]:
         cells = []
         for world in (NAMED_FLAT, NAMED_TREE):
             about = (method, batch, 10, NOISE, to_json(world))
-            keys = ("method", "batch", "epochs", "changes", "world")
-            found = next(t["measures"] for t in trials if tuple(t[key] for key in keys) == about)
-            names = ("mcc_truth", "stability_pairs", "orderedness_pairs")
-            cells.append(" / ".join(f"{found[name]:.3f}" for name in names))
+            found = next(t["measures"] for t in trials if tuple(t[key] for key in ABOUT) == about)
+            cells.append(" / ".join(f"{found[name]:.3f}" for name in AGREEMENT))
         lines.append([f"`{method}`", f"{batch:,}", *cells])
     return ["## Batches", "", *map(format_row, lines)]
+
+
+def _tabulate_one(trials: Sequence[Record]) -> list[str]:
+    """Return what lies between the recipes: truth and agreement, explained variance and dead units."""
+    head = ["samples", "recipe", "flat", "EV", "dead", "tree", "EV", "dead"]
+    lines = [head, ["---"] * len(head)]
+    between = {label: (METHOD, changes) for label, changes in BETWEEN.items()}
+    for samples, ideas in ((NAMED_FLAT.samples, between), (LONG_SAMPLES, LONG)):
+        for label, (method, changes) in ideas.items():
+            cells = [f"{samples:,}", label]
+            for world in (NAMED_FLAT, NAMED_TREE):
+                about = (method, 512, 10, to_json(changes), to_json(replace(world, samples=samples)))
+                found = next(t["measures"] for t in trials if tuple(t[key] for key in ABOUT) == about)
+                cells.append(" / ".join(f"{found[name]:.3f}" for name in AGREEMENT))
+                cells += [f"{found['explained_variance']:.3f}", f"{found['dead']:.3f}"]
+            lines.append(cells)
+    return ["## One recipe", "", *map(format_row, lines)]
 
 
 def _find(trials: Sequence[Record], method: str, changes: Mapping[str, Any], roots: int) -> str:
