@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.reliability import disk, memory
-from benchmarks.reliability.commands import make_rows, warm
+from benchmarks.reliability.commands import make_rows
 from osae import SAE, forecast
 from osae.cli import forecasting, main
 from osae.data.harvest import Harvest
@@ -310,7 +310,6 @@ def test_amounts_are_written_as_people_say_them(given, text):
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_peaks_are_within_30_percent_of_the_forecast(quick):
     with tempfile.TemporaryDirectory() as scratch:
-        warm(Path(scratch))
-        cases = list(memory.list_cases(Path(scratch), quick=quick))
+        cases = memory.prepare_cases(Path(scratch), quick=quick)
         outcomes = [memory.measure_peak(case) for case in (cases[1:4] if quick else cases)]
     assert [one for one in outcomes if not 1 / memory.MOST <= one.ratio <= memory.MOST] == []

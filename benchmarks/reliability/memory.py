@@ -1,6 +1,6 @@
 """Compare forecasts of memory and time with measurements of each command: print a table; --out writes it.
 
-    python -m benchmarks.reliability.memory [--quick] [--only NAME] [--data ACTS] [--out FOLDER]
+    python -m benchmarks.reliability.memory [--quick] [--only NAME ...] [--data ACTS] [--out FOLDER]
 
 Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
 from there, and from when a language model has been opened without the memory that it takes. Code of
@@ -213,6 +213,16 @@ def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     yield from _list_further_cases(folder)
 
 
+def prepare_cases(folder: Path, *, quick: bool) -> list[Case]:
+    """Return the commands after everything is compiled, and written by a process of its own.
+
+    Here, the arrays of these files would change what the allocator of the forked processes keeps.
+    """
+    warm(folder)
+    run_apart(lambda: str(list(list_cases(folder, quick=quick))))
+    return list(list_cases(folder, quick=quick))
+
+
 def _list_further_cases(folder: Path) -> Iterator[Case]:
     """Yield commands of sizes that were not used to choose the constants of the forecasts."""
     yield _train(folder, "topk", rows=20_000, width=768, units=6000, k=50, batch=1000)
@@ -400,18 +410,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="only the cases that take a few seconds")
-    parser.add_argument("--only", default="", help="only the cases whose name contains this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="NAME", help="only cases whose name contains one of these"
+    )
     parser.add_argument("--data", type=Path, help="a harvest, for the commands that need a language model")
     parser.add_argument("--out", type=Path, help="write the rows of these cases to the table in this folder")
     asked = parser.parse_args()
     rows = read_rows(asked.out) if asked.out else {}
     with tempfile.TemporaryDirectory() as scratch:
-        warm(Path(scratch))
-        run_apart(lambda: str(list(list_cases(Path(scratch), quick=asked.quick))))  # writes all files
-        cases = list(list_cases(Path(scratch), quick=asked.quick))
+        cases = prepare_cases(Path(scratch), quick=asked.quick)
         cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
         for case in cases:
-            if asked.only in case.name:
+            if any(name in case.name for name in asked.only):
                 rows[case.name] = format_row(measure_peak(case))
                 print(rows[case.name], flush=True)
                 if asked.out:
