@@ -113,17 +113,21 @@ def _clear(case: Case) -> None:
 
 def measure(case: Case) -> Outcome:
     """Return what the command forecasts, its peak and its time."""
-    workers = [0]
-    look = (lambda process: workers.append(_sum_workers(process))) if case.works_apart else lambda _: None
+    used = [0]  # by the command and its workers at the same time
+
+    def look(process: int) -> None:
+        if case.works_apart:
+            used.append(_sum_workers(process) + _read_bytes(Path(f"/proc/{process}/status"), "VmRSS"))
+
     text = run_apart(lambda: _run(case), look)
     numbers, _, messages = text.partition("\n")
     found = re.findall(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
     if not numbers.startswith("0 ") or not found:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
-    _, peak, seconds = map(float, numbers.split())
+    _, peak, before, seconds = map(float, numbers.split())
     forecast, expected = max(float(memory) for memory, _ in found), float(found[-1][1])
     timed = case.timed and case.threads == 1
-    return Outcome(case.name, forecast, peak + max(workers), expected, seconds, timed)
+    return Outcome(case.name, forecast, max(peak, max(used) - before), expected, seconds, timed)
 
 
 def _sum_workers(process: int) -> int:
@@ -132,13 +136,12 @@ def _sum_workers(process: int) -> int:
     for tasks in Path(f"/proc/{process}/task").glob("*/children"):
         for child in tasks.read_text().split():
             with suppress(OSError):  # it has ended
-                lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
-                total += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+                total += _read_bytes(Path(f"/proc/{child}/smaps_rollup"), "Pss")
     return total
 
 
 def _run(case: Case) -> str:
-    """Run the command in this process; return its exit code, peak and seconds, then its messages."""
+    """Run the command here; return its exit code, peak, bytes before it and seconds, then its messages."""
     torch.set_num_threads(case.threads)
     _map_libraries()
     before, started, peaks = [_reset_peak()], [time.process_time()], [0]
@@ -163,7 +166,7 @@ def _run(case: Case) -> str:
         code = osae([str(word) for word in case.words])
     seconds = time.process_time() - started[-1]
     peaks.append(_peak() - before[-1])
-    return f"{code} {max(peaks)} {seconds}\n{messages.getvalue()}"
+    return f"{code} {max(peaks)} {before[0]} {seconds}\n{messages.getvalue()}"
 
 
 def _map_libraries() -> None:
@@ -184,10 +187,13 @@ def _reset_peak() -> int:
 
 
 def _peak() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("the system does not report the peak memory of a process")
+    return _read_bytes(Path("/proc/self/status"), "VmHWM")
+
+
+def _read_bytes(file: Path, name: str) -> int:
+    """Return an amount in a file of the system about a process; 0 if the process has just ended."""
+    lines = (line.split() for line in file.read_text().splitlines())
+    return next((1024 * int(words[1]) for words in lines if words and words[0] == f"{name}:"), 0)
 
 
 def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:

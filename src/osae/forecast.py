@@ -43,7 +43,8 @@ TOGETHER = 2500  # correlating two units that fire on the same row
 SUMMED, OVERLAP = 900, 2.4  # the overlap of two units that fire on the same row, and one of two atoms
 STORED = 1500  # the same, stored by row
 CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
-SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
+SORTED_ENTRY = 70_000  # counting a unit that fires on a token, and sorting it by slot
+FIRST_ENTRY = 150_000  # sorting it into the contexts of the first shard, while everything may be kept
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
 PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
 FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an experiment
@@ -354,7 +355,8 @@ def forecast_contexts(
 
     `kept` contexts of each unit have `window` tokens each; shards of at most `shard` rows are read.
     """
-    work = sum(sae.count_encoding(rows) + SORTED_ENTRY * rows * (sae.k or sae.units) for sae in saes)
+    sorting = SORTED_ENTRY * rows + FIRST_ENTRY * shard
+    work = sum(sae.count_encoding(rows) + sorting * (sae.k or sae.units) for sae in saes)
     units, entries = sum(sae.units for sae in saes), max(shard * (sae.k or sae.units) for sae in saes)
     table = units * (TOKEN_BYTES + kept * (12 + 2 * window))
     written = units * kept * (16 + 6 * window)
