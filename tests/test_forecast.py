@@ -209,6 +209,17 @@ def test_a_live_run_needs_room_for_the_contexts_that_it_keeps(tmp_path):
         assert counted == pytest.approx(kept.stat().st_size, rel=0.1)
 
 
+def test_entries_of_the_shard_that_fills_empty_contexts_take_longest():
+    sae = forecast.DictionarySize(6000, 576, 64)
+    encoded = sae.count_encoding(65_536)
+    alone, first_of_two = (
+        forecast.forecast_contexts([sae], 65_536, shard=shard, kept=24, window=25).work - encoded
+        for shard in (65_536, 32_768)
+    )
+    assert 1.3 * first_of_two < alone < 2 * first_of_two
+    assert alone > 2 * encoded  # measured: 9 s for the entries, 3 s for the encoder
+
+
 @pytest.mark.parametrize("chance", [True, False])
 def test_pairs_that_are_compared_at_the_same_time_need_memory_each(chance):
     saes = [forecast.DictionarySize(16_384, 512, 32)] * 3
