@@ -131,12 +131,15 @@ def measure(case: Case) -> Outcome:
 
 
 def _sum_workers(process: int) -> int:
-    """Return the bytes that the children of a process use; those that several processes share count once."""
+    """Return the bytes that the children of a process use, without code of libraries.
+
+    That code is the same memory in all processes, including their parent.
+    """
     total = 0
     for tasks in Path(f"/proc/{process}/task").glob("*/children"):
         for child in tasks.read_text().split():
             with suppress(OSError):  # it has ended
-                total += _read_bytes(Path(f"/proc/{child}/smaps_rollup"), "Pss")
+                total += _read_bytes(Path(f"/proc/{child}/status"), "RssAnon")
     return total
 
 
