@@ -114,7 +114,7 @@ def open_npy(path: Path) -> RowFile:
             f"{path} declares shape {shape}, which takes {needed} bytes, but contains {found}: copy or "
             "create it again."
         )
-    return RowFile(path, *shape, start, dtype, identity, by_column)
+    return RowFile(path, shape[0], shape[1], start, dtype, identity, by_column)
 
 
 def open_safetensors(path: Path, name: str) -> RowFile:
@@ -124,8 +124,8 @@ def open_safetensors(path: Path, name: str) -> RowFile:
         entry = entries[name]
         if entry["dtype"] not in _TYPES:
             raise ValueError(f"{path} contains {entry['dtype']}: activations must be floating-point numbers.")
-        offset = data + entry["data_offsets"][0]
-        return RowFile(path, *entry["shape"], offset, _TYPES[entry["dtype"]], _identify(file))
+        offset, (rows, width) = data + entry["data_offsets"][0], entry["shape"]
+        return RowFile(path, rows, width, offset, _TYPES[entry["dtype"]], _identify(file))
 
 
 def open_stored(store: Store, file: str, tensor: str, shape: tuple[int, int]) -> StoredRows:

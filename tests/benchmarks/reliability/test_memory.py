@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from itertools import count
 
 import numpy as np
 import pytest
 
 from benchmarks.reliability import memory
 from benchmarks.reliability.commands import run_apart
+from osae import speed
 from osae.data.lm import LanguageModel
 
 pytestmark = [
@@ -43,10 +45,26 @@ def test_a_peak_before_a_model_is_open_counts_and_the_model_does_not(before, aft
     assert float(numbers[1]) / MB == pytest.approx(most, abs=20)
 
 
+def test_speed_is_measured_in_cpu_time_whatever_was_measured_before(monkeypatch):
+    def command(words: list[str]) -> int:
+        print(speed.measure_rate(), file=sys.stderr)
+        return 0
+
+    monkeypatch.setattr(memory, "osae", command)
+    monkeypatch.setattr(memory, "_map_libraries", lambda: None)
+    speed.time_product.cache_clear()
+    with monkeypatch.context() as slow:
+        slow.setattr(speed, "CLOCK", count(0, 1000).__next__)
+        before = speed.measure_rate()
+    said = run_apart(lambda: memory._run(memory.Case("any", [])))
+    speed.time_product.cache_clear()
+    assert float(said.splitlines()[1]) > 1000 * before
+
+
 WORKER = "import time; held = b'x' * {}; time.sleep(0.5)"
 
 
-@pytest.mark.parametrize(("inside", "afterwards", "most"), [(200, 300, 300), (300, 150, 350)])
+@pytest.mark.parametrize(("inside", "afterwards", "most"), [(200, 350, 350), (300, 150, 350)])
 def test_workers_count_beside_what_their_parent_uses_at_that_time(inside, afterwards, most, monkeypatch):
     """Not beside its own peak, which may come after they have ended."""
 
@@ -59,4 +77,4 @@ def test_workers_count_beside_what_their_parent_uses_at_that_time(inside, afterw
 
     monkeypatch.setattr(memory, "osae", command)
     found = memory.measure(memory.Case("any", [], works_apart=True))
-    assert found.measured / MB == pytest.approx(most, abs=30)
+    assert found.measured / MB == pytest.approx(most, abs=50)
