@@ -32,22 +32,22 @@ def estimate(points: Mapping[int, float]) -> Ceiling:
     """Return the limit of the stabilities at these numbers of tokens; at least three are needed."""
     tokens, found = np.array(sorted(points)), np.array([points[at] for at in sorted(points)])
     noise = np.random.default_rng(0).normal(0, NOISE, (DRAWS, len(found)))
-    limits = [_fit(tokens, found + each)[0] for each in noise]
-    limit, power = _fit(tokens, found)
+    limits, _ = _fit(tokens, found + noise)
+    limit, power = _fit(tokens, found[None])
     low, high = np.quantile(limits, [0.05, 0.95])
-    return Ceiling(limit, float(low), float(high), power)
+    return Ceiling(float(limit[0]), float(low), float(high), float(power[0]))
 
 
-def _fit(tokens: np.ndarray, found: np.ndarray) -> tuple[float, float]:
-    """Return the limit and the power of the best fit; no limit is above 1, or below what was found."""
-    best = (np.inf, 1.0, 1.0)
+def _fit(tokens: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the limit and the power of the best fit to each row; no limit is above 1, or below its row."""
+    errors, limits = [], []
     for power in POWERS:
         design = np.stack([np.ones(len(tokens)), -((tokens / tokens[0]) ** -power)], axis=1)
-        limit, falls = np.linalg.lstsq(design, found, rcond=None)[0]
-        error = float(np.square(design @ (limit, falls) - found).sum())
-        if error < best[0]:
-            best = (error, float(np.clip(limit, found.max(), 1.0)), float(power))
-    return best[1:]
+        fitted = np.linalg.lstsq(design, found.T, rcond=None)[0]
+        errors.append(np.square(design @ fitted - found.T).sum(0))
+        limits.append(np.clip(fitted[0], found.max(1), 1.0))
+    best = np.argmin(errors, axis=0)
+    return np.take_along_axis(np.array(limits), best[None], 0)[0], np.asarray(POWERS)[best]
 
 
 def group_by_length(trials: Sequence[Record]) -> dict[str, dict[int, float]]:

@@ -3,6 +3,8 @@
 import io
 import os
 import select
+import signal
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 
 from osae.cli import main as osae
+from osae.forecast import free_memory
 from osae.model import SAE, SAEConfig
 from osae.sparsify import ReLU, TopK
 
@@ -20,23 +23,38 @@ MOST_SAID = 60_000  # bytes: less than a pipe holds
 
 
 def run_apart(action: Callable[[], str], look: Callable[[int], None] = lambda process: None) -> str:
-    """Return what the action returns in a forked process; '' if it fails.
+    """Return what the action returns in a forked process.
 
+    Raise `RuntimeError` with the traceback if it fails there, or with the signal that ended the process.
     `look` is called with the id of that process every few milliseconds until then.
     """
     said, written = os.pipe()
     if (child := os.fork()) == 0:
+        status = 1
         try:
             os.write(written, action().encode()[:MOST_SAID])
+            status = 0
+        except BaseException:
+            os.write(written, traceback.format_exc().encode()[-MOST_SAID:])
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(written)
     while not select.select([said], [], [], PAUSE)[0]:
         look(child)
-    with open(said, encoding="utf-8") as answer:
+    with open(said, encoding="utf-8", errors="replace") as answer:
         text = answer.read()
-    os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        raise RuntimeError(f"the process was ended by {_describe_signal(-code)}; it said {text[-600:]!r}")
+    if code:
+        raise RuntimeError(f"the process failed:\n{text}")
     return text
+
+
+def _describe_signal(number: int) -> str:
+    """Return the name of a signal, and how much memory is free if it may be why the process was killed."""
+    name = signal.Signals(number).name
+    return f"{name}, with {free_memory()} bytes of memory free" if number == signal.SIGKILL else name
 
 
 def prepare(words: Sequence[object]) -> None:

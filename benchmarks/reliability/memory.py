@@ -1,15 +1,15 @@
 """Compare forecasts of memory and time with measurements of each command: print a table; --out writes it.
 
-    python -m benchmarks.reliability.memory [--quick] [--only NAME] [--data ACTS] [--out FOLDER]
+    python -m benchmarks.reliability.memory [--quick] [--only NAME ...] [--data ACTS] [--out FOLDER]
 
 Each command runs in a process forked from one that has imported and compiled everything; its peak is measured
-from there, without the memory that an open language model takes. Code of libraries, which a forked process
-maps again page by page, is not counted. Its time is measured from the last forecast on, in seconds of CPU
-time, as is the speed that its forecast is based on: in a single thread, on an idle machine, that is how long
-it takes. If the forecast is more than 1.3 times the peak, the command runs again, up to three times, and the
-largest peak counts: which threads overlap is a matter of timing. Commands that need a language model or its
-text are measured on the harvest given by `--data`, whose model must be available locally. Linux 5.14 or later
-only.
+from there, and from when a language model has been opened without the memory that it takes. Code of
+libraries, which a forked process maps again page by page, is not counted. Its time is measured from the last
+forecast on, in seconds of CPU time, as is the speed that its forecast is based on: in a single thread, on an
+idle machine, that is how long it takes. If the forecast is more than 1.3 times the peak, the command runs
+again, up to three times, and the largest peak counts: which threads overlap is a matter of timing. Commands
+that need a language model or its text are measured on the harvest given by `--data`, whose model must be
+available locally. Linux 5.14 or later only.
 """
 
 import argparse
@@ -113,35 +113,41 @@ def _clear(case: Case) -> None:
 
 def measure(case: Case) -> Outcome:
     """Return what the command forecasts, its peak and its time."""
-    workers = [0]
-    look = (lambda process: workers.append(_sum_workers(process))) if case.works_apart else lambda _: None
+    used = [0]  # by the command and its workers at the same time
+
+    def look(process: int) -> None:
+        if case.works_apart:
+            used.append(_sum_workers(process) + _read_bytes(Path(f"/proc/{process}/status"), "VmRSS"))
+
     text = run_apart(lambda: _run(case), look)
     numbers, _, messages = text.partition("\n")
     found = re.findall(r"needs about (\d+) bytes, ([\d.e+-]+) s", messages)
     if not numbers.startswith("0 ") or not found:
         raise RuntimeError(f"{case.name} ended with {text[-600:]!r}")
-    _, peak, seconds = map(float, numbers.split())
+    _, peak, before, seconds = map(float, numbers.split())
     forecast, expected = max(float(memory) for memory, _ in found), float(found[-1][1])
     timed = case.timed and case.threads == 1
-    return Outcome(case.name, forecast, peak + max(workers), expected, seconds, timed)
+    return Outcome(case.name, forecast, max(peak, max(used) - before), expected, seconds, timed)
 
 
 def _sum_workers(process: int) -> int:
-    """Return the bytes that the children of a process use; those that several processes share count once."""
+    """Return the bytes that the children of a process use, without code of libraries.
+
+    That code is the same memory in all processes, including their parent.
+    """
     total = 0
     for tasks in Path(f"/proc/{process}/task").glob("*/children"):
         for child in tasks.read_text().split():
             with suppress(OSError):  # it has ended
-                lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
-                total += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+                total += _read_bytes(Path(f"/proc/{child}/status"), "RssAnon")
     return total
 
 
 def _run(case: Case) -> str:
-    """Run the command in this process; return its exit code, peak and seconds, then its messages."""
+    """Run the command here; return its exit code, peak, bytes before it and seconds, then its messages."""
     torch.set_num_threads(case.threads)
     _map_libraries()
-    before, started = [_reset_peak()], [time.process_time()]
+    before, started, peaks = [_reset_peak()], [time.process_time()], [0]
     open_model = LanguageModel.__init__
 
     def say(text: str) -> None:
@@ -150,18 +156,21 @@ def _run(case: Case) -> str:
             started.append(time.process_time())
 
     def measure_model(self: LanguageModel, *args: Any, **options: Any) -> None:
+        peaks.append(_peak() - before[-1])  # without the model, which is not open yet
         closed = _reset_peak()
         open_model(self, *args, **options)
         _map_libraries()  # of those that were imported for it
         before.append(before[-1] + _reset_peak() - closed)
 
     LanguageModel.__init__, speed.CLOCK = measure_model, time.process_time
+    speed.time_product.cache_clear()  # measured by another clock before
     forecasting.say, forecasting.NOTICED = say, 0
     Forecast.__str__ = lambda self: f"needs about {self.memory} bytes, {self.seconds or 0:.4g} s"
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as messages:
         code = osae([str(word) for word in case.words])
     seconds = time.process_time() - started[-1]
-    return f"{code} {_peak() - before[-1]} {seconds}\n{messages.getvalue()}"
+    peaks.append(_peak() - before[-1])
+    return f"{code} {max(peaks)} {before[0]} {seconds}\n{messages.getvalue()}"
 
 
 def _map_libraries() -> None:
@@ -182,10 +191,13 @@ def _reset_peak() -> int:
 
 
 def _peak() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("the system does not report the peak memory of a process")
+    return _read_bytes(Path("/proc/self/status"), "VmHWM")
+
+
+def _read_bytes(file: Path, name: str) -> int:
+    """Return an amount in a file of the system about a process; 0 if the process has just ended."""
+    lines = (line.split() for line in file.read_text().splitlines())
+    return next((1024 * int(words[1]) for words in lines if words and words[0] == f"{name}:"), 0)
 
 
 def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
@@ -209,6 +221,16 @@ def list_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     yield _compare(folder, units=4096, width=512, rows=16_384, k=64)
     yield _study(folder, "evaluate", units=16_384, width=256, rows=2048, k=0)
     yield from _list_further_cases(folder)
+
+
+def prepare_cases(folder: Path, *, quick: bool) -> list[Case]:
+    """Return the commands after everything is compiled, and written by a process of its own.
+
+    Here, the arrays of these files would change what the allocator of the forked processes keeps.
+    """
+    warm(folder)
+    run_apart(lambda: str(list(list_cases(folder, quick=quick))))
+    return list(list_cases(folder, quick=quick))
 
 
 def _list_further_cases(folder: Path) -> Iterator[Case]:
@@ -398,18 +420,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="only the cases that take a few seconds")
-    parser.add_argument("--only", default="", help="only the cases whose name contains this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="NAME", help="only cases whose name contains one of these"
+    )
     parser.add_argument("--data", type=Path, help="a harvest, for the commands that need a language model")
     parser.add_argument("--out", type=Path, help="write the rows of these cases to the table in this folder")
     asked = parser.parse_args()
     rows = read_rows(asked.out) if asked.out else {}
     with tempfile.TemporaryDirectory() as scratch:
-        warm(Path(scratch))
-        run_apart(lambda: str(list(list_cases(Path(scratch), quick=asked.quick))))  # writes all files
-        cases = list(list_cases(Path(scratch), quick=asked.quick))
+        cases = prepare_cases(Path(scratch), quick=asked.quick)
         cases += list_language_cases(Path(scratch), asked.data) if asked.data else []
         for case in cases:
-            if asked.only in case.name:
+            if any(name in case.name for name in asked.only):
                 rows[case.name] = format_row(measure_peak(case))
                 print(rows[case.name], flush=True)
                 if asked.out:

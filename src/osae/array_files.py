@@ -6,12 +6,14 @@ truncated. An array that is read here is a copy, which later changes to the file
 
 import json
 import struct
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -97,6 +99,27 @@ def _read(held: ArrayFile, name: str, size: int) -> np.ndarray:
     data = np.empty(size, np.uint8)
     held.read_into(data, name)
     return data.view(held.find_type(_TYPES, name))
+
+
+def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return an array's shape, whether its numbers are in Fortran's order, and their type.
+
+    Raise `ValueError` if the header is damaged: parsing it as Python code may fail in many ways.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"it has .npy version {version}: only 1.0 and 2.0 are supported.")
+        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+        with warnings.catch_warnings(action="ignore"):  # of headers that Python 2 has written
+            shape, by_column, dtype = read(file)
+    except (ValueError, EOFError) as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    except (SyntaxError, TokenError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("its header is damaged: copy or create it again.") from error
+    if any(type(size) is not int or size < 0 for size in shape):  # exact type, so that True is not a number
+        raise ValueError(f"it declares shape {shape}: it is damaged.")
+    return shape, by_column, dtype
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ FIXED_HARVEST = 16 * 2**20  # the same while harvesting, without what is counted
 FIXED_TRAINING = 64 * 2**20  # the same while training, when arrays of many sizes are allocated
 PRODUCT, MOST_PRODUCT = 2**21, 2**26  # pre-activations that exist at once, and at least 512 rows of them
 LEAST_ROWS = 512
-WORKER = 450 * 2**20  # a process of its own that has imported torch and compiled code
+WORKER = 270 * 2**20  # a process of its own that has imported torch; code of libraries is shared with others
 MODE_CELLS, MODE_ROWS = 2**23, 15_000  # pairs of a direction and a row that exist at once; rows to sort modes
 STUDY_ROWS, SORTED_ROWS = 1024, 8192  # rows that studies encode at once, and training when it sorts units
 SUMMED_UNITS = 8192  # up to which overlaps are summed for every pair of units, in a matrix
@@ -43,7 +43,8 @@ TOGETHER = 2500  # correlating two units that fire on the same row
 SUMMED, OVERLAP = 900, 2.4  # the overlap of two units that fire on the same row, and one of two atoms
 STORED = 1500  # the same, stored by row
 CHOSEN_PAIR = 40  # comparing a unit with the best one so far, in the gain order
-SORTED_ENTRY = 40_000  # sorting a unit that fires on a token into its contexts
+SORTED_ENTRY = 70_000  # counting a unit that fires on a token, and sorting it by slot
+FIRST_ENTRY = 150_000  # sorting it into the contexts of the first shard, while everything may be kept
 DASHBOARD_BYTES = 6  # of a dashboard, for each byte of contexts
 PAGE, PAGE_FILE = 48 * 2**20, 5 * 10**6  # bytes of a page without content, in memory and on disk
 FIGURES = 2 * 10**6  # bytes of the figures about the SAEs of a recipe in an experiment
@@ -356,7 +357,8 @@ def forecast_contexts(
 
     `kept` contexts of each unit have `window` tokens each; shards of at most `shard` rows are read.
     """
-    work = sum(sae.count_encoding(rows) + SORTED_ENTRY * rows * (sae.k or sae.units) for sae in saes)
+    sorting = SORTED_ENTRY * rows + FIRST_ENTRY * shard
+    work = sum(sae.count_encoding(rows) + sorting * (sae.k or sae.units) for sae in saes)
     units, entries = sum(sae.units for sae in saes), max(shard * (sae.k or sae.units) for sae in saes)
     table = units * (TOKEN_BYTES + kept * (12 + 2 * window))
     written = units * kept * (16 + 6 * window)

@@ -78,24 +78,34 @@ def test_a_shard_that_is_copied_again_is_read_on_and_another_one_is_refused(tmp_
         shards.read(20, 40)
 
 
-@pytest.mark.parametrize("name", ["x.npy", "columns.npy", "x.safetensors"])
-def test_a_file_that_is_cut_while_it_is_read_ends_no_process(name, tmp_path):
-    """A mapped file would: the system sends SIGBUS."""
-    rows = torch.randn(300_000, 64)
+READ_ON = """
+import sys
+from osae.data.shards import Shards
+
+for name in sys.argv[1:]:
+    rows = Shards(name)
+    try:
+        while True:
+            rows.read(0, 300_000)
+            print("read", flush=True)
+    except ValueError as error:
+        print(error, flush=True)
+"""
+
+
+def test_files_that_are_cut_while_they_are_read_end_no_process(tmp_path):
+    """Mapped files would: the system sends SIGBUS."""
+    rows, names = torch.randn(300_000, 64), ("x.npy", "columns.npy", "x.safetensors")
     np.save(tmp_path / "x.npy", rows.numpy())
     np.save(tmp_path / "columns.npy", np.asfortranarray(rows.numpy()))
     save_file({"activations": rows}, tmp_path / "x.safetensors")
-    script = (
-        "import sys\nfrom osae.data.shards import Shards\nrows = Shards(sys.argv[1])\n"
-        "try:\n    while True:\n        rows.read(0, 300_000)\n        print('read', flush=True)\n"
-        "except ValueError as error:\n    print(error)"
-    )
-    words = [sys.executable, "-c", script, str(tmp_path / name)]
+    words = [sys.executable, "-c", READ_ON, *(str(tmp_path / name) for name in names)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
-        assert reader.stdout.readline() == "read\n"
-        os.truncate(tmp_path / name, 5000)
-        said = reader.stdout.read()
+        for name in names:
+            assert reader.stdout.readline() == "read\n"
+            os.truncate(tmp_path / name, 5000)
+            said = next(line for line in reader.stdout if line != "read\n")
+            assert f"{name} has " in said
+            assert "restore it, and run the command again" in said
     assert reader.returncode == 0
-    assert f"{name} has " in said
-    assert "restore it, and run the command again" in said

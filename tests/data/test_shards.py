@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import jaxtyping
@@ -192,12 +193,35 @@ def test_what_is_not_activations_is_refused(tmp_path):
         "x.txt": "give a folder",
         "whole.npy": "floating-point",
         "flat.npy": "give a matrix",
-        "object.npy": "cannot be read",
+        "object.npy": "floating-point",
         "two.safetensors": "it contains a, b",
         "int.safetensors": "floating-point",
     }.items():
         with pytest.raises(ValueError, match=message):
             Shards(tmp_path / name)
+
+
+HEADER = "{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (HEADER.format("(-3, 4)"), "declares shape (-3, 4): it is damaged"),
+        (HEADER.format("(-3, -4)"), "declares shape (-3, -4): it is damaged"),
+        (HEADER.format("(True, 4)"), "declares shape (True, 4): it is damaged"),
+        (HEADER.format("(3, 4, 1)"), "has shape (3, 4, 1): give a matrix (rows, width)"),
+        (HEADER.format("(9, 4)"), "declares shape (9, 4), which takes 144 bytes, but contains 48: copy"),
+        (HEADER.format(f"({2**62}, 4)"), f"declares shape ({2**62}, 4), which takes {2**66} bytes, but"),
+        (HEADER.format("(3{ 4)"), "its header is damaged"),  # numpy raises TokenError
+        (HEADER.format("(3, 4)").replace("<f4", "<,4"), "its header is damaged"),  # SyntaxError
+    ],
+)
+def test_a_matrix_with_a_damaged_header_is_refused_with_what_is_wrong(header, message, tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(48))
+    with pytest.raises(ValueError, match=re.escape(f"{path} ") + ".*" + re.escape(message)):
+        Shards(path)
 
 
 def test_wrong_blocks_and_ranges_are_refused(tmp_path, monkeypatch):

@@ -131,6 +131,9 @@ def send_configs(count: int, folder: Path, seed: int = 0) -> Tally:
     return tally
 
 
+ROWS = ("x.npy", "a.safetensors")  # read as activations
+
+
 def make_originals() -> dict[str, bytes]:
     """Files of the formats that are read besides those of SAE libraries, by name."""
     rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
@@ -140,7 +143,8 @@ def make_originals() -> dict[str, bytes]:
     text = b"".join(json.dumps({"text": f"word {i}"}).encode() + b"\n" for i in range(20))
     arrays = save_arrays({"activations": rows}), save_arrays({"decoder": rows})
     packed = {"t.jsonl": text, "t.jsonl.gz": gzip.compress(text), "t.jsonl.xz": lzma.compress(text)}
-    return {"x.npy": npy.getvalue(), "x.npz": npz.getvalue(), "a.safetensors": arrays[0]} | {
+    return {"x.npy": npy.getvalue(), "d.npy": npy.getvalue(), "x.npz": npz.getvalue()} | {
+        "a.safetensors": arrays[0],
         "d.safetensors": arrays[1],
         "t.txt": b"some words\n",
         **packed,
@@ -168,6 +172,8 @@ def send_files(count: int, folder: Path, seed: int = 0) -> Tally:
                 name = draw.choice(sorted(originals))
                 (folder / name).write_bytes(change_bytes(originals[name], draw))
                 words = ["inspect", str(folder / name)]
+                if name in ROWS:
+                    words = ["evaluate", str(folder / "work" / "sae"), "--data", str(folder / name)]
                 if name.startswith("t."):
                     words = ["harvest", "--model", str(folder / "work" / "text" / "lm"), "--layer", "1"]
                     words += ["--text", str(folder / name), "--tokens", "30", "--context", "8"]

@@ -32,7 +32,7 @@ CAMPAIGNS = [
     (kills.kill_contexts, 12),
     (kills.kill_harvest, 12),
     (experiments.kill_ranks, 1),
-    (experiments.kill_reproduce, 2),
+    (experiments.kill_reproduce, 1),
 ]
 
 

@@ -1,10 +1,13 @@
 """One suite for every backend: values and gradients against the definition, in double precision."""
 
+import importlib
 import os
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from osae import kernels
-from osae.kernels import cpu
+from osae.kernels import cpu, loops, registers
 from osae.sparsify import pad_code
 
 # The triton interpreter takes a millisecond for an operation: fewer and smaller examples.
@@ -626,3 +629,40 @@ def test_a_product_of_the_encoder_is_freed_before_the_next_one_is_computed(encod
     monkeypatch.setattr(cpu, "_find_product", lambda: multiply)
     encode(torch.ones(2000, 4), torch.ones(8192, 4), None, 2)
     assert len(made) > 2
+
+
+ADDED = """
+
+@compiled()
+def read_zeros(x, out):
+    store(out, 0, zeros(x))
+"""
+
+
+def test_code_that_was_cached_before_registers_changed_is_compiled_anew(tmp_path, monkeypatch):
+    """Numba itself notices changes in the file of a compiled function only."""
+    package = tmp_path / "changing"
+    package.mkdir()
+    for module in (loops, registers):
+        text = Path(module.__file__).read_text().replace("osae.kernels", "changing")
+        (package / f"{module.__name__.split('.')[-1]}.py").write_text(text)
+    (package / "__init__.py").touch()
+    with open(package / "loops.py", "a", encoding="utf-8") as file:
+        file.write(ADDED)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run() -> tuple[float, int, int]:
+        for name in [name for name in sys.modules if name.split(".")[0] == "changing"]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        made, out = importlib.import_module("changing.loops").read_zeros, np.empty(64, np.float32)
+        made(np.empty(64, np.float32), out)
+        return float(out[0]), sum(made.stats.cache_hits.values()), sum(made.stats.cache_misses.values())
+
+    assert run() == (0.0, 0, 1)
+    assert run() == (0.0, 1, 0)
+    text = (package / "registers.py").read_text()
+    (package / "registers.py").write_text(
+        text.replace("[0.0] * _lanes(kind.dtype)", "[3.0] * _lanes(kind.dtype)")
+    )
+    assert run() == (3.0, 0, 1)

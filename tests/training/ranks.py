@@ -1,4 +1,4 @@
-"""Several processes that train the same SAEs: `python -m tests.training.ranks OUT DICTIONARY_RANKS [CASE]`.
+"""Several processes that train the same SAEs: `python -m tests.training.ranks OUT MESHES [CASE]`.
 
 Every case is trained on a mesh of all processes and saved by the first of them.
 """
@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,18 +143,24 @@ def find_workers(parent: int) -> list[int]:
     return sorted(found)
 
 
-def main(out: str, dictionary_ranks: str, *names: str) -> None:
-    """Train the cases, by default all of them."""
+def main(out: str, meshes: str, *names: str) -> None:
+    """Train the cases, by default all, on a mesh for each number of ranks that share a dictionary."""
     torch.set_num_threads(1)
     with joined():
-        mesh = open_mesh(int(dictionary_ranks))
-        for name, recipe in make_cases().items():
-            if not names or name in names:
-                save(train_case(name, mesh), Path(out) / name, mesh)
-            if name in HALVES and not names:
-                begin(recipe, Path(out) / "begun" / name, mesh)
-                save(end(recipe, Path(out) / "given" / name, mesh), Path(out) / "ended" / name, mesh)
-        check_that_all_stop(mesh)
+        for dictionary_ranks in meshes.split(","):
+            mesh = open_mesh(int(dictionary_ranks))
+            train_cases(mesh, Path(out) / dictionary_ranks, Path(out) / "given", names)
+            check_that_all_stop(mesh)
+
+
+def train_cases(mesh: Mesh, out: Path, given: Path, names: Sequence[str]) -> None:
+    """Train these cases, or else all of them, and the other halves of those that were given."""
+    for name, recipe in make_cases().items():
+        if not names or name in names:
+            save(train_case(name, mesh), out / name, mesh)
+        if name in HALVES and not names:
+            begin(recipe, out / "begun" / name, mesh)
+            save(end(recipe, given / name, mesh), out / "ended" / name, mesh)
 
 
 def save(sae: SAE, folder: Path, mesh: Mesh) -> None:

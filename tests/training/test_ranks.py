@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,21 +37,26 @@ def alone():
     torch.set_num_threads(before)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("processes", "dictionary_ranks"),
-    [(2, 1), (2, 2), *(pytest.param(4, units, marks=pytest.mark.slow) for units in (2, 4))],
+    ("processes", "meshes"), [(2, (1, 2)), pytest.param(4, (2, 4), marks=pytest.mark.slow)]
 )
-def test_every_recipe_ends_as_in_one_process(processes, dictionary_ranks, alone, tmp_path):
+def test_every_recipe_ends_as_in_one_process(processes, meshes, alone, tmp_path):
     """And so it does if a checkpoint is passed on from one process to several, or back."""
     for name in HALVES:
         begin(CASES[name], tmp_path / "given" / name)
-    launch(processes, "tests.training.ranks", str(tmp_path), str(dictionary_ranks))
-    in_parts = [name for name in HALVES if sharded.list_whole(tmp_path / "begun" / name)]
-    assert in_parts == (list(HALVES) if dictionary_ranks > 1 else [])
-    found = {name: SAE.load(tmp_path / name) for name in CASES}
-    found |= {f"ended {name}": SAE.load(tmp_path / "ended" / name) for name in HALVES}
-    found |= {f"begun {name}": end(CASES[name], tmp_path / "begun" / name) for name in HALVES}
+    launch(processes, "tests.training.ranks", str(tmp_path), ",".join(map(str, meshes)))
+    for dictionary_ranks in meshes:
+        check_same(alone, tmp_path / str(dictionary_ranks), in_parts=dictionary_ranks > 1)
+
+
+def check_same(alone: dict[str, SAE], out: Path, *, in_parts: bool) -> None:
+    """Raise `AssertionError` unless all SAEs in the folder are those of one process, up to rounding."""
+    divided = [name for name in HALVES if sharded.list_whole(out / "begun" / name)]
+    assert divided == (list(HALVES) if in_parts else [])
+    found = {name: SAE.load(out / name) for name in CASES}
+    found |= {f"ended {name}": SAE.load(out / "ended" / name) for name in HALVES}
+    found |= {f"begun {name}": end(CASES[name], out / "begun" / name) for name in HALVES}
     for name, sae in found.items():
         expected = alone[name.split()[-1]]
         assert sae.config == expected.config
@@ -58,7 +64,7 @@ def test_every_recipe_ends_as_in_one_process(processes, dictionary_ranks, alone,
             difference = float((sae.state_dict()[key] - tensor).abs().max())
             # rounding; a last bit of bf16 is larger
             assert difference < (4e-3 if name in PRECISIONS else 3e-5), (
-                f"{name}: {key} differs by {difference}"
+                f"{out.name}, {name}: {key} differs by {difference}"
             )
 
 

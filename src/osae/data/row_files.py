@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from osae.array_files import LENGTH, read_header
+from osae.array_files import LENGTH, read_header, read_npy_header
 from osae.stores import Store
 
 LARGEST_HEADER = 2**26  # maximum bytes of a header to read from a store
@@ -32,20 +32,21 @@ class ChangedError(ValueError):
 class RowFile:
     """The location of the rows of a matrix in a file, and the identity of the file.
 
-    `column` is the number of rows if the matrix is stored column by column, and 0 otherwise.
+    `by_column` says whether the matrix is stored column by column.
     """
 
     path: Path
+    rows: int
     width: int
     offset: int
     dtype: np.dtype | torch.dtype
     identity: tuple[int, ...]
-    column: int = 0
+    by_column: bool = False
 
     def read(self, start: int, stop: int) -> Float[Tensor, "n d"]:
         """Return these rows in single precision; raise `ChangedError` if the file has changed."""
         data = bytearray((stop - start) * self.width * self.dtype.itemsize)
-        pieces, first, step = (self.width, start, self.column) if self.column else (1, start * self.width, 0)
+        pieces, first, step = (self.width, start, self.rows) if self.by_column else (1, start * self.width, 0)
         with open(self.path, "rb") as file, memoryview(data) as left:
             self._check(file)
             length = len(data) // pieces
@@ -57,7 +58,7 @@ class RowFile:
                     )
             self._check(file)
         rows = _decode(data, self.dtype)
-        return rows.view(self.width, -1).T.contiguous() if self.column else rows.view(-1, self.width)
+        return rows.view(self.width, -1).T.contiguous() if self.by_column else rows.view(-1, self.width)
 
     def _check(self, file: BinaryIO) -> None:
         if _identify(file) != self.identity:
@@ -96,13 +97,24 @@ def _decode(data: bytearray, dtype: np.dtype | torch.dtype) -> Tensor:
 
 
 def open_npy(path: Path) -> RowFile:
-    """Return the location of the rows in a .npy file with a valid header."""
+    """Return the location of the rows in a .npy file; raise `ValueError` if it is not a matrix of numbers."""
     with open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        # version 3 differs from version 2 only in the encoding of names, which a matrix does not have
-        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-        (rows, width), fortran, dtype = read(file)
-        return RowFile(path, width, file.tell(), dtype, _identify(file), rows if fortran else 0)
+        try:
+            shape, by_column, dtype = read_npy_header(file)
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        start, identity = file.tell(), _identify(file)
+    if dtype.kind != "f":
+        raise ValueError(f"{path} contains {dtype}: activations must be floating-point numbers.")
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"{path} has shape {shape}: give a matrix (rows, width).")
+    needed, found = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size - start
+    if found < needed:
+        raise ValueError(
+            f"{path} declares shape {shape}, which takes {needed} bytes, but contains {found}: copy or "
+            "create it again."
+        )
+    return RowFile(path, shape[0], shape[1], start, dtype, identity, by_column)
 
 
 def open_safetensors(path: Path, name: str) -> RowFile:
@@ -112,8 +124,8 @@ def open_safetensors(path: Path, name: str) -> RowFile:
         entry = entries[name]
         if entry["dtype"] not in _TYPES:
             raise ValueError(f"{path} contains {entry['dtype']}: activations must be floating-point numbers.")
-        offset = data + entry["data_offsets"][0]
-        return RowFile(path, entry["shape"][1], offset, _TYPES[entry["dtype"]], _identify(file))
+        offset, (rows, width) = data + entry["data_offsets"][0], entry["shape"]
+        return RowFile(path, rows, width, offset, _TYPES[entry["dtype"]], _identify(file))
 
 
 def open_stored(store: Store, file: str, tensor: str, shape: tuple[int, int]) -> StoredRows:

@@ -25,7 +25,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
@@ -467,11 +466,9 @@ def _outline(path: Path) -> tuple[int, int, str]:
     """Return rows, width and type of a single file of rows."""
     check_regular(path)
     if path.suffix == ".npy":
-        array = _map_array(path)
-        shape, dtype = array.shape, str(array.dtype)
-        if array.dtype.kind != "f":
-            raise ValueError(f"{path} contains {dtype}: activations must be floating-point numbers.")
-    elif path.suffix == ".safetensors":
+        found = open_npy(path)
+        return found.rows, found.width, str(found.dtype)
+    if path.suffix == ".safetensors":
         with _open_file(path) as file:
             piece = file.get_slice(_name_in(file, path))
             shape = tuple(piece.get_shape())
@@ -483,14 +480,6 @@ def _outline(path: Path) -> tuple[int, int, str]:
     if len(shape) != 2 or 0 in shape:
         raise ValueError(f"{path} has shape {tuple(shape)}: give a matrix (rows, width).")
     return *shape, dtype
-
-
-def _map_array(path: Path) -> np.ndarray:
-    """Return a .npy file as an array for its type and shape only; its numbers are read without a map."""
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OverflowError) as error:
-        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _open_file(path: Path) -> Any:

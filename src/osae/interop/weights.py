@@ -7,6 +7,7 @@ disk, so that a small file cannot claim much memory.
 import pickletools
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osae.array_files import list_arrays
+from osae.array_files import list_arrays, read_npy_header
 from osae.arrays import as_tensor
 from osae.interop import modules
 from osae.tensor_files import read_tensors
@@ -166,18 +167,10 @@ def _from_npy(path: Path) -> dict[str, Any]:
 
 def _check_npy(file: BinaryIO | Any, size: int) -> None:
     """Raise `ValueError` if the header of an array does not match its data."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"it has .npy version {version}: only 1.0 and 2.0 are supported.")
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = header(file)
+    shape, _, dtype = read_npy_header(file)
     if dtype.hasobject:
         raise ValueError("it contains Python objects, but code in files is never run: save numbers only.")
-    count = 1
-    for length in shape:  # as Python integers, which do not overflow
-        if length < 0:
-            raise ValueError(f"it declares shape {shape}: it is damaged.")
-        count *= length
+    count = prod(shape)
     if count * dtype.itemsize != size - file.tell():
         raise ValueError(
             f"it declares {count * dtype.itemsize} bytes of data but contains {size - file.tell()}: it is "

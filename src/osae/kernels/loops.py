@@ -12,9 +12,15 @@ to the last bit.
 # pyright does not know that numba passes the first argument of an intrinsic
 # pyright: reportCallIssue=false
 
+import hashlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numba import njit
 
+from osae.kernels import registers
 from osae.kernels.registers import (
     COLUMNS,
     add_product,
@@ -30,9 +36,24 @@ from osae.kernels.registers import (
 
 # Sums may be reordered and fused into multiply-adds; NaN and infinity keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
+_REGISTERS = hashlib.sha256(pkgutil.get_data(registers.__name__, "registers.py") or b"").hexdigest()[:8]
 
 
-@njit(nogil=True, cache=True)
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function and cache its code, which depends on this file and on `registers`.
+
+    Numba compares only this file with the one that cached code comes from, but it uses the function's
+    qualified name in the names of cache files.
+    """
+
+    def compile_function(function: Callable[..., Any]) -> Any:
+        function.__qualname__ += f"_{_REGISTERS}"
+        return njit(nogil=True, cache=True, **options)(function)
+
+    return compile_function
+
+
+@compiled()
 def bad_unit(units, count):
     """Return a unit outside 0..count-1, or 0 if there is none."""
     low, high = 0, 0
@@ -41,7 +62,7 @@ def bad_unit(units, count):
     return high if high >= count else low
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@compiled(fastmath=SUMS)
 def dot(a, b):
     """Return the inner product, inlined: numba's own calls BLAS, which is slower for such short rows."""
     total = a.dtype.type(0)
@@ -50,7 +71,7 @@ def dot(a, b):
     return total
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def by_unit(active, units, values, count, turn):
     """Return the entries with nonzero `active`, in the order of turns of `turn` samples, then of units.
 
@@ -89,7 +110,7 @@ def by_unit(active, units, values, count, turn):
 # are padded to whole blocks.
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def by_sample(values, units, mass):
     """Return the nonzero entries of each sample in the order of their units, with the weights of residuals.
 
@@ -133,7 +154,7 @@ def by_sample(values, units, mass):
     return head, starts, slots[:done], active[:done], picked, weights
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def by_tile(power, count, starts, slots, active, picked, weights):
     """Return the entries in the order of tiles of 2^power units, then of samples, then of units.
 
@@ -165,7 +186,7 @@ def by_tile(power, count, starts, slots, active, picked, weights):
     return of_tiles, found[0], found[1], found[2], found[3]
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def prefix_forward(x, atoms, block, first, last, residuals, losses, head, starts, active, picked, weights):
     """Follow the residuals of samples first..last-1 over their units, upward, in one block of columns.
 
@@ -188,7 +209,7 @@ def prefix_forward(x, atoms, block, first, last, residuals, losses, head, starts
             losses[block, b] += add_up(sums)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def prefix_backward(
     residuals, atoms, upstream, block, first, last, dx, dpicked, datoms, head, starts, active, picked, weights
 ):
@@ -228,7 +249,7 @@ def prefix_backward(
             store(dx, place, suffix)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def add_parts(parts, block, first, last, out):
     """Compute out[u] = parts[0, u] + parts[1, u] + ..., in order, for units first..last-1 and one block."""
     begin, one = block * COLUMNS, out.dtype.type(1)
@@ -246,7 +267,7 @@ def add_parts(parts, block, first, last, out):
                 out[unit, begin:] += parts[part, here : here + width]
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def place_sums(parts, slots, out):
     """Set out[slots[e]] = parts[0, e] + parts[1, e] + ..., in order, and the rest of `out` to zero."""
     out[:] = 0
@@ -257,7 +278,7 @@ def place_sums(parts, slots, out):
         out[slots[entry]] = total
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@compiled(fastmath=SUMS)
 def gather_sum(values, active, units, table, first, last, out):
     """Compute out[b] = sum_t values[b, t] table[units[b, t]] over nonzero `active`, for b = first..last-1."""
     for b in range(first, last):
@@ -271,7 +292,7 @@ def gather_sum(values, active, units, table, first, last, out):
                     row[i] += value * atom[i]
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@compiled(fastmath=SUMS)
 def gather_dot(active, units, table, rows, first, last, out):
     """Compute out[b, t] = rows[b] . table[units[b, t]] for samples first..last-1, with 0 at padding."""
     for b in range(first, last):
@@ -279,7 +300,7 @@ def gather_dot(active, units, table, rows, first, last, out):
             out[b, t] = dot(rows[b], table[units[b, t]]) if active[b, t] != 0 else 0
 
 
-@njit(nogil=True, cache=True)  # in order, without SUMS
+@compiled()  # in order, without SUMS
 def sum_by_unit(values, starts, sums):
     """Compute sums[u] = sum of the values of unit u, which `by_unit` has sorted."""
     sums[:] = 0
@@ -289,7 +310,7 @@ def sum_by_unit(values, starts, sums):
                 sums[unit] += values[entry]
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@compiled(fastmath=SUMS)
 def scatter_outer(values, starts, owners, rows, first, last, out):
     """Compute out[u] = sum of value * rows[b] for units u = first..last-1, in the order of samples.
 
@@ -322,7 +343,7 @@ def scatter_outer(values, starts, owners, rows, first, last, out):
 # as in torch.topk. Negative numbers have negative bits and are never selected.
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def select_top(pre, bits, bias, k, first, last, values, units):
     """Find the k largest positive entries of rows first..last-1 of `pre` + `bias`, in the order of units.
 
@@ -345,7 +366,7 @@ def select_top(pre, bits, bias, k, first, last, values, units):
         write_top(pre[b], found, place, n, k, values[b], units[b])
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def column_maxima(row, top):
     """Compute top[i] = the maximum of row[i], row[i + columns], ..."""
     columns = len(top)
@@ -357,7 +378,7 @@ def column_maxima(row, top):
             top[i] = new if new > old else old
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def at_least(row, top, floor, hot, found, place):
     """Return how many entries reach `floor`; write them to `found` and their indices to `place`, in order."""
     columns, last = np.uint32(len(top)), np.uint32(len(row) - 1)
@@ -376,7 +397,7 @@ def at_least(row, top, floor, hot, found, place):
     return n
 
 
-@njit(nogil=True, cache=True, fastmath=SUMS)
+@compiled(fastmath=SUMS)
 def add_bias(row, bits, bias):
     """Add `bias` to `row` in place, and clear the sign of NaN so that it sorts above everything."""
     total = row.dtype.type(0)
@@ -390,7 +411,7 @@ def add_bias(row, bits, bias):
                 bits[i] &= np.iinfo(bits.dtype).max - 1  # the last bit too, so that + 1 does not overflow
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def kth_largest(bits, n, k, slack):
     """Return a number >= 1 that k to k + slack of the n numbers reach, or more in case of ties.
 
@@ -411,7 +432,7 @@ def kth_largest(bits, n, k, slack):
     return bits.dtype.type(low)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def write_top(row, found, place, n, k, values, units):
     """Write the k largest of the n found entries, in their order, padded if there are fewer."""
     least = kth_largest(found, n, k, 0)

@@ -10,7 +10,7 @@ from osae.cli.commands.reproduce import find_commands
 from osae.experiments import EXPERIMENTS
 from osae.options import list_options
 
-SMALL = ["--world-width", "10", "--world-units", "8", "--world-active", "2", "--world-samples", "3000"]
+SMALL = ["--world-width", "10", "--world-units", "8", "--world-active", "2", "--world-samples", "1000"]
 
 
 def test_the_experiments_are_listed(capsys):
@@ -69,6 +69,8 @@ def test_reproduce_writes_results_table_and_page_and_continues_from_what_is_ther
         "1",
         "--methods",
         "topk,osae",
+        "--seeds",
+        "2",
         "--out",
         str(out),
         *SMALL,
