@@ -36,10 +36,17 @@ def _read_speed(name: str) -> dict[str, Any]:
 
 
 def tabulate_gpu_kernels() -> str:
-    """Return the table of predicted times of kernels on a GPU."""
-    from benchmarks.gpu import table  # needs triton
+    """Return the table of predicted times of kernels on a GPU, with 65,536 units."""
+    from benchmarks.gpu import roofline, table  # needs triton
 
-    return table.tabulate_kernels()
+    return table.tabulate_kernels(roofline.LARGE[0])
+
+
+def tabulate_all_gpu_kernels() -> str:
+    """Return the table of predicted times of kernels on a GPU, at every shape."""
+    from benchmarks.gpu import roofline, table
+
+    return table.tabulate_kernels(*roofline.BENCHMARK, *roofline.LARGE)
 
 
 def tabulate_gpu_steps() -> str:

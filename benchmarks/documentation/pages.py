@@ -35,6 +35,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "commands": commands.describe_commands,
     "files": code.list_files,
     "GPU kernels": code.tabulate_gpu_kernels,
+    "GPU kernels at every shape": code.tabulate_all_gpu_kernels,
     "GPU steps": code.tabulate_gpu_steps,
     "what Gemma-2-2B needs": scale.tabulate_gemma,
     "measures": code.tabulate_measures,

@@ -1,17 +1,22 @@
 """The predictions as tables for docs/gpu.md."""
 
-from benchmarks.gpu.roofline import BENCHMARK, DEVICES, LARGE, count_memory, count_step, predict_step
+from benchmarks.gpu.roofline import BENCHMARK, DEVICES, LARGE, Shape, count_memory, count_step, predict_step
 from osae.defaults import PRECISIONS
 
 
-def tabulate_kernels() -> str:
-    """Return the traffic, arithmetic and predicted time of every kernel of a step with 65,536 units."""
+def tabulate_kernels(*shapes: Shape) -> str:
+    """Return the traffic, arithmetic and predicted time of every kernel of a step in bf16, shape by shape."""
     head = ["kernel", "GB", "GFLOP", *(f"{d.name}, ms" for d in DEVICES), *(f"{d.name} by" for d in DEVICES)]
-    lines = [_line(head), f"| :-- |{' --: |' * 4} :-- | :-- |"]
-    for cost in count_step(LARGE[0], "bf16"):
-        sizes = [f"{(cost.moved + cost.shared) / 1e9:.2f}", f"{cost.operations / 1e9:.0f}"]
-        times = [f"{1e3 * cost.seconds(device):.2f}" for device in DEVICES]
-        lines.append(_line([cost.name, *sizes, *times, *(cost.bound(device) for device in DEVICES)]))
+    lines = [_line(["B, d, K, k", *head]), f"| :-- | :-- |{' --: |' * 4} :-- | :-- |"]
+    for shape in shapes:
+        of_shape = ", ".join(map(str, shape))
+        for cost in count_step(shape, "bf16"):
+            sizes = (cost.moved + cost.shared) / 1e9, cost.operations / 1e9
+            times = [1e3 * cost.seconds(device) for device in DEVICES]
+            numbers = [f"{n:.0f}" if n >= 100 else f"{n:.2g}" for n in (*sizes, *times)]
+            bounds = [cost.bound(device) for device in DEVICES]
+            lines.append(_line([of_shape, cost.name, *numbers, *bounds]))
+            of_shape = ""
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Measure how the cost of the exact ordered step grows with the dictionary, the code and the width.
 
     python -m benchmarks.speed.growth
+    python -m benchmarks.speed.growth --busy    # on a busy machine: CPU time on one thread
 
 One size doubles while the others stay fixed; time and extra memory are fitted as size^exponent over the
 larger half of the sizes, where constant costs no longer matter. Writes `growth.json` and `growth.png`.
@@ -16,7 +17,7 @@ from typing import Any
 
 from benchmarks.speed import plots
 from benchmarks.speed.pipe import Shape, Worker
-from benchmarks.speed.results import add_out, write_results
+from benchmarks.speed.results import add_out, describe_machine, write_results
 
 SWEEPS = {
     "K": (Shape(B=512, d=256, K=0, k=32), [2**n for n in range(10, 18)]),
@@ -32,10 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="number of steps at each size (7)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument(
+        "--busy", action="store_true", help="measure CPU time on one thread instead of elapsed time"
+    )
     add_out(parser)
     asked = parser.parse_args(arguments)
+    asked.clock, asked.threads = ("cpu", 1) if asked.busy else ("wall", asked.threads)
     sweeps = [measure_sweep(along, fixed, sizes, asked) for along, (fixed, sizes) in SWEEPS.items()]
-    write_results({"threads": asked.threads, "sweeps": sweeps}, asked.out / "growth.json")
+    about = {"threads": asked.threads, "clock": asked.clock, "rounds": asked.rounds}
+    write_results(about | {"machine": describe_machine(), "sweeps": sweeps}, asked.out / "growth.json")
     plots.plot_growth(sweeps, asked.out / "growth.png")
     print(f"Figure:  {asked.out / 'growth.png'}")
     return 0
@@ -67,8 +73,8 @@ def measure_cost(shape: Shape, asked: argparse.Namespace) -> dict[str, float]:
     """Return milliseconds of the step and of the bare product, alternating, and the step's extra memory."""
     start = [sys.executable, "benchmarks.speed.ours"]
     with (
-        Worker(*start, "osae-exact", shape, asked.threads) as exact,
-        Worker(*start, "floor", shape, asked.threads) as floor,
+        Worker(*start, "osae-exact", shape, asked.threads, asked.clock) as exact,
+        Worker(*start, "floor", shape, asked.threads, asked.clock) as floor,
     ):
         exact.ask("version"), floor.ask("version")  # both have warmed up
         rounds = [(exact.ask("step")["ms"], floor.ask("step")["ms"]) for _ in range(asked.rounds)]

@@ -535,6 +535,22 @@ def test_tiles_of_units_do_not_change_results(active, shuffled, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(grads, found[0][1:], strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("count", "k"), [(32, 3), (100, 40), (700, 9)])  # one line, and several
+def test_rows_of_very_different_sizes_may_follow_each_other(count, k, dtype):
+    """Every search for the largest starts from the threshold of the row before."""
+    g = torch.Generator().manual_seed(count)
+    scales = 10.0 ** torch.randint(-30, 30, (60, 1), generator=g)
+    pre = torch.randn(60, count, generator=g, dtype=dtype) * scales
+    pre[::7] = -1  # nothing positive
+    pre[1::7, k // 2 :] = 0  # too few
+    pre[2::7] = pre[2::7].sign()  # ties
+    values, units = cpu.top(pre.clone(), pre.new_zeros(count), k)
+    assert torch.equal(values.sort(-1, descending=True).values, pre.relu().topk(k).values)
+    assert torch.equal(pre.gather(-1, units)[values > 0], values[values > 0])
+    assert bool((units.diff() > 0)[values[:, 1:] > 0].all())
+
+
 @pytest.mark.parametrize("width", [24, 64, 200])  # less than a block of columns, one, and several
 def test_turns_of_samples_do_not_change_the_sums_of_units(width, monkeypatch):
     """One turn of all samples, and several, in which some units have no entries."""

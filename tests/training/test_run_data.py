@@ -175,6 +175,32 @@ def test_every_option_of_the_activations_counts_in_a_setting_too(tmp_path, monke
     assert changed.harvest == replace(plain.harvest, text=text, tokens=500_000, **new)
 
 
+def test_a_live_run_is_resumed_with_the_commits_of_model_and_dataset_that_it_started_with(
+    tmp_path, monkeypatch
+):
+    from huggingface_hub import HfApi
+
+    def tell(_, name, *, repo_type, **options):
+        if repo_type == missing:
+            raise ConnectionError
+        return SimpleNamespace(sha=f"{repo_type} {name}")
+
+    seen, missing = [], ""
+    monkeypatch.setattr(HfApi, "repo_info", tell)
+    monkeypatch.setattr(run, "create", lambda folder, config: seen.append(config))
+    monkeypatch.setattr(run, "go", lambda folder, **options: [])
+    monkeypatch.setattr(run, "read", lambda folder: seen[-1])
+    monkeypatch.setattr(HubText, "documents", lambda text, passed=None: iter(["a"]))
+    words = ["train", "pythia-70m", "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main([*words, "--dataset", "dolma"]) == 0
+    missing = "dataset"
+    assert main(words) == 0
+    first, second = (config.source.harvest for config in seen)
+    assert first.revision == second.revision == f"model {first.model}"
+    assert first.text.revision == "dataset allenai/dolma"  # without the name of its configuration
+    assert second.text.revision is None
+
+
 def test_a_data_set_that_cannot_be_read_is_named_before_the_run_starts(tmp_path, monkeypatch, capsys):
     def refuse(*words, **options):
         raise RuntimeError("Dataset scripts are no longer supported, but found dolma.py")

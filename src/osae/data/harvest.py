@@ -30,8 +30,9 @@ from osae.array_files import read_arrays, read_metadata
 from osae.config import to_json, variant
 from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
+from osae.data.places import find_commit, split_gguf
 from osae.data.shards import DTYPES, TENSOR, Shard, Shards, check_dtype, shard_file, write_manifest
-from osae.data.text import Text, check_readable, describe_part
+from osae.data.text import HubText, Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP, DType
 from osae.devices import single_thread
 from osae.files import atomic_write, check_regular, file_sha256, is_part
@@ -374,6 +375,16 @@ def _open_contexts(
         work.pull(_is_plan)
     ranks.wait()
     return lm, read_contexts(work.folder / CONTEXTS)
+
+
+def pin(spec: Harvest) -> Harvest:
+    """Return the same harvest with the present commits of a model and a dataset on the hub."""
+    text = spec.text
+    if isinstance(text, HubText):
+        name = text.dataset.partition(":")[0]
+        text = replace(text, revision=find_commit(name, text.revision, "dataset"))
+    commit = find_commit(split_gguf(spec.model)[0], spec.revision, "model")
+    return replace(spec, text=text, revision=commit)
 
 
 def open_model(spec: Harvest, device: str = "auto") -> LanguageModel:

@@ -46,6 +46,21 @@ def check_layer(layer: int, blocks: int) -> None:
         raise ValueError(f"layer={layer}: the model has {blocks} blocks; choose a layer from 0 to {blocks}.")
 
 
+def find_commit(where: str, revision: str | None, kind: str) -> str | None:
+    """Return the commit of a model or dataset on the hub, so that it can be opened again as it is now.
+
+    Return `revision` for a local folder, and if the hub cannot be asked.
+    """
+    if Path(where).exists():
+        return revision
+    try:
+        from huggingface_hub import HfApi
+
+        return HfApi().repo_info(where, revision=revision, repo_type=kind, timeout=SECONDS).sha or revision
+    except Exception:  # of every kind; opening it reports them
+        return revision
+
+
 def split_gguf(name: str) -> tuple[str, str]:
     """Return the folder or repository of a model, and its GGUF file or an empty string."""
     if not name.endswith(".gguf"):

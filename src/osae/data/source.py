@@ -246,7 +246,7 @@ class Live:
 def digest_text(text: Text) -> str:
     """Return a digest of the files of a text.
 
-    It is empty for a dataset on the hub, which is identified by its revision, if one is given.
+    It is empty for a dataset on the hub, which is identified by its commit (see `osae.data.harvest.pin`).
     """
     if isinstance(text, HubText):
         return ""

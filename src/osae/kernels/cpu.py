@@ -88,10 +88,10 @@ class _PrefixLoss(torch.autograd.Function):
         blocks = rows.shape[1] // COLUMNS
         atoms = atoms.view(len(decoder), blocks, COLUMNS).transpose(0, 1).reshape(blocks, -1)
         residuals, losses = torch.empty_like(rows), np.empty((blocks, len(x)))
-        of_blocks, outs = _array(atoms), (_array(residuals), losses)
+        of_rows, of_blocks, outs = _array(rows), _array(atoms), (_array(residuals), losses)
 
         def walk(block: int, task: int) -> None:
-            loops.prefix_forward(_array(rows), of_blocks[block], block, *tasks[task], *outs, *entries)
+            loops.prefix_forward(of_rows, of_blocks[block], block, *tasks[task], *outs, *entries)
 
         tasks = _rows(len(x))
         _spread(walk, list(itertools.product(range(blocks), range(len(tasks)))))
@@ -115,13 +115,14 @@ class _PrefixLoss(torch.autograd.Function):
         threads = torch.get_num_threads()
         together = min(blocks, -(-2 * threads // len(lanes))) if threads > 1 else 1
         parts = _array(residuals.new_empty(together, len(lanes), count * COLUMNS))
+        of_rows, of_decoder = _array(dx), _array(ddecoder)
 
         def walk(block: int, lane: int) -> None:
-            outs = _array(dx), dpicked, parts[block % together, lane]
+            outs = of_rows, dpicked, parts[block % together, lane]
             loops.prefix_backward(rows, of_blocks[block], scale, block, *lanes[lane], *outs, *entries)
 
         def add(block: int, task: int) -> None:
-            loops.add_parts(parts[block % together], block, *tasks[task], _array(ddecoder))
+            loops.add_parts(parts[block % together], block, *tasks[task], of_decoder)
 
         tasks = _rows(count)
         for first in range(0, blocks, together):
@@ -135,13 +136,18 @@ class _PrefixLoss(torch.autograd.Function):
 def _sort_entries(values: Tensor, units: Tensor, mass: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the positions of the nonzero entries in the code, and what the loops need to know of them."""
     assert values.numel() < 2**31, "positions are 32-bit integers"
-    code = _array(values.contiguous()), _array(units.contiguous())
-    head, starts, *entries = loops.by_sample(*code, mass)
-    tile = _tile(values.shape[1], len(mass))
-    if tile < len(mass):
-        starts, *entries = loops.by_tile(tile.bit_length() - 1, len(mass), starts, *entries)
-    slots, *entries = entries
-    return slots, head, starts.reshape(-1, len(values) + 1), *entries
+    power = _tile(values.shape[1], len(mass)).bit_length() - 1
+    starts = np.empty((-(-len(mass) >> power), len(values) + 1), np.int64)
+    code, order = (_array(values.contiguous()), _array(units.contiguous())), None
+    if not loops.find_starts(code[0], code[1], power, starts):
+        order = np.argsort(code[1], -1, kind="stable")
+        code = np.take_along_axis(code[0], order, -1), np.take_along_axis(code[1], order, -1)
+        loops.find_starts(code[0], code[1], power, starts)
+    head, slots, *entries = loops.by_tile(code[0], code[1], mass, power, starts)
+    if order is not None:
+        firsts = slots - slots % values.shape[1]  # of their samples
+        slots = firsts + order.ravel()[slots].astype(slots.dtype)
+    return slots, head, starts, *entries
 
 
 def _pad(rows: Tensor) -> Tensor:
@@ -171,10 +177,9 @@ class _TopK(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream, _):
         x, encoder, values, units = ctx.saved_tensors
-        # entries with zero gradient, padding or not, are left out
-        upstream = upstream.contiguous().masked_fill(values == 0, 0)
-        dx = _gather(upstream, upstream, units, encoder) if ctx.needs_input_grad[0] else None
-        dencoder, dbias = _scatter(upstream, upstream, units, x, len(encoder))
+        upstream = upstream.contiguous()  # arbitrary at padding, which is left out
+        dx = _gather(upstream, values, units, encoder) if ctx.needs_input_grad[0] else None
+        dencoder, dbias = _scatter(upstream, values, units, x, len(encoder))
         return dx, dencoder, dbias if ctx.biased else None, None
 
 
@@ -234,9 +239,9 @@ def _find_product() -> Callable[..., Tensor] | None:
 
 def _select(pre: Tensor, bias: Tensor, values: Tensor, units: Tensor) -> None:
     """Fill `values` and `units` with the largest positive entries of `pre` + `bias`; overwrite `pre`."""
-    bits = pre.view(torch.int32 if pre.dtype == torch.float32 else torch.int64)
-    args = _array(pre), _array(bits), _array(bias), values.shape[1]
-    outs = _array(values), _array(units)
+    integers = torch.int32 if pre.dtype == torch.float32 else torch.int64
+    args = _array(pre), _array(pre.view(integers)), _array(bias), values.shape[1]
+    outs = _array(values.view(integers)), _array(units)
     _spread(lambda a, b: loops.select_top(*args, a, b, *outs), _rows(len(pre)))
 
 

@@ -73,7 +73,7 @@ def dot(a, b):
 
 @compiled()
 def by_unit(active, units, values, count, turn):
-    """Return the entries with nonzero `active`, in the order of turns of `turn` samples, then of units.
+    """Return the entries with nonzero `active` and value, by turns of `turn` samples, then by units.
 
     The entries of unit j in turn i are the range starts[i, j]..starts[i, j + 1] of `picked`, which has their
     values, and of `owners`, which has their samples.
@@ -85,21 +85,22 @@ def by_unit(active, units, values, count, turn):
     picked, owners = np.empty(size * width, values.dtype), np.empty(size * width, np.int32)
     done = 0
     for i in range(turns):
-        samples, found = range(i * turn, min(size, (i + 1) * turn)), starts[i]
+        samples, found = range(np.uint64(i * turn), np.uint64(min(size, (i + 1) * turn))), starts[i]
         for b in samples:
-            for t in range(width):
-                found[units[b, t]] += active[b, t] != 0
+            for t in range(np.uint64(width)):
+                found[np.uint64(units[b, t])] += (active[b, t] != 0) & (values[b, t] != 0)
         for unit in range(count):
             cursor[unit] = done
             done += found[unit]
             found[unit] = cursor[unit]
         found[count] = done
         for b in samples:
-            for t in range(width):
-                if active[b, t] != 0:
-                    place = cursor[units[b, t]]
+            for t in range(np.uint64(width)):
+                if (active[b, t] != 0) & (values[b, t] != 0):
+                    unit = np.uint64(units[b, t])
+                    place = np.uint64(cursor[unit])
                     picked[place], owners[place] = values[b, t], b
-                    cursor[units[b, t]] = place + 1
+                    cursor[unit] = place + np.uint64(1)
     return starts, picked[:done], owners[:done]
 
 
@@ -111,79 +112,64 @@ def by_unit(active, units, values, count, turn):
 
 
 @compiled()
-def by_sample(values, units, mass):
-    """Return the nonzero entries of each sample in the order of their units, with the weights of residuals.
+def find_starts(values, units, power, starts):
+    """Compute where the nonzero entries of each sample begin in the order of `by_tile`.
 
-    `head` (B) has the weight of x itself. The entries of sample b are the range starts[b]..starts[b + 1] of
-    `slots` (positions in the flattened code), `active` (units), `picked` (values) and `weights` (of the
-    residual after each entry). `mass` is S(j), which decreases with j.
+    Return False, with `starts` (tiles, B + 1) undefined, if units are not in order in each sample.
     """
     size, width = values.shape
-    starts = np.zeros(size + 1, np.int64)
-    slots, active = np.empty(size * width, np.int32), np.empty(size * width, np.int32)
-    done, sorted_already = 0, True
+    starts[:] = 0
     for b in range(size):
-        last = -1
+        tile, number, last = 0, 0, np.int64(-1)
         for t in range(width):
             if values[b, t] != 0:
                 unit = units[b, t]
-                slots[done], active[done] = b * width + t, unit
-                sorted_already &= last <= unit
+                if unit < last:
+                    return False
                 last = unit
-                done += 1
-        starts[b + 1] = done
-    if not sorted_already:
-        places = np.arange(size * width).reshape(size, width)
-        of_units, sorted_slots, owners = by_unit(values, units, places, len(mass), max(1, size))
-        cursor = starts[:-1].copy()
-        for unit in range(len(mass)):
-            for entry in range(of_units[0, unit], of_units[0, unit + 1]):
-                b = owners[entry]
-                slots[cursor[b]], active[cursor[b]] = sorted_slots[entry], unit
-                cursor[b] += 1
-    picked, weights = np.empty(done, values.dtype), np.empty(done, values.dtype)
-    head, flat = np.empty(size, values.dtype), values.ravel()
-    for b in range(size):
-        after = 0.0
-        for entry in range(starts[b + 1] - 1, starts[b] - 1, -1):
-            picked[entry] = flat[slots[entry]]
-            here = mass[active[entry]]
-            weights[entry] = here - after
-            after = here
-        head[b] = mass[0] - after
-    return head, starts, slots[:done], active[:done], picked, weights
+                if unit >> power != tile:
+                    starts[tile, b] = number
+                    tile, number = unit >> power, 0
+                number += 1
+        starts[tile, b] = number
+    done = 0
+    for tile in range(len(starts)):
+        for b in range(size):
+            done += starts[tile, b]
+            starts[tile, b] = done - starts[tile, b]
+        starts[tile, size] = done
+    return True
 
 
 @compiled()
-def by_tile(power, count, starts, slots, active, picked, weights):
-    """Return the entries in the order of tiles of 2^power units, then of samples, then of units.
+def by_tile(values, units, mass, power, starts):
+    """Return the nonzero entries in the order of tiles of 2^power units, then of samples, then of units.
 
-    The entries of sample b in tile i are the range starts[i, b]..starts[i, b + 1].
+    `head` (B) has the weight of x itself. The entries of sample b in a tile are the range starts[tile, b]..
+    starts[tile, b + 1] of `slots` (positions in the flattened code), `active` (units), `picked` (values) and
+    `weights` (of the residual after each entry). `mass` is S(j), which decreases with j. `find_starts`
+    computes `starts`.
     """
-    size, tiles = len(starts) - 1, -(-count >> power)
-    of_tiles = np.empty((tiles, size + 1), np.int64)
-    for b in range(size):  # their number, for now
-        entry = starts[b]
-        for i in range(tiles):
-            first, end = entry, (i + 1) << power
-            while entry < starts[b + 1] and active[entry] < end:
-                entry += 1
-            of_tiles[i, b] = entry - first
-    done = 0
-    for i in range(tiles):
-        for b in range(size):
-            done += of_tiles[i, b]
-            of_tiles[i, b] = done - of_tiles[i, b]
-        of_tiles[i, size] = done
-    found = np.empty_like(slots), np.empty_like(active), np.empty_like(picked), np.empty_like(weights)
-    for b in range(size):
-        entry = starts[b]
-        for i in range(tiles):
-            for place in range(of_tiles[i, b], of_tiles[i, b + 1]):
-                found[0][place], found[1][place] = slots[entry], active[entry]
-                found[2][place], found[3][place] = picked[entry], weights[entry]
-                entry += 1
-    return of_tiles, found[0], found[1], found[2], found[3]
+    size, width, done = len(values), np.uint64(values.shape[1]), starts[-1, -1]
+    slots, active = np.empty(done, np.int32), np.empty(done, np.int32)
+    picked, weights = np.empty(done, values.dtype), np.empty(done, values.dtype)
+    head = np.empty(size, values.dtype)
+    for b in range(np.uint64(size)):
+        after, tile, place = 0.0, np.uint64(len(starts)), np.uint64(0)
+        for left in range(width):
+            t = width - np.uint64(1) - left
+            if values[b, t] != 0:
+                unit = np.uint64(units[b, t])
+                if unit >> np.uint64(power) != tile:
+                    tile = unit >> np.uint64(power)
+                    place = np.uint64(starts[tile, b + np.uint64(1)])
+                place -= np.uint64(1)
+                here = mass[unit]
+                slots[place], active[place] = b * width + t, unit
+                picked[place], weights[place] = values[b, t], here - after
+                after = here
+        head[b] = mass[0] - after
+    return head, slots, active, picked, weights
 
 
 @compiled()
@@ -347,9 +333,10 @@ def scatter_outer(values, starts, owners, rows, first, last, out):
 def select_top(pre, bits, bias, k, first, last, values, units):
     """Find the k largest positive entries of rows first..last-1 of `pre` + `bias`, in the order of units.
 
-    `bits` is `pre` viewed as integers. The row is folded into a few lines, one below the other; the maxima of
-    the columns give a threshold that at least k entries reach, but not many more, and only columns that reach
-    it are searched again. If fewer than k are positive, the rest is padding.
+    `bits` is `pre` viewed as integers, and `values` is the output viewed as such. The row is folded into a
+    few lines, one below the other; the maxima of the columns give a threshold that at least k entries reach,
+    but not many more, and only columns that reach it are searched again. If fewer than k are positive, the
+    rest is padding. Every search starts from the result of the row before.
     """
     count = pre.shape[1]
     columns = -(-max(4 * k, count // 16) // 8) * 8
@@ -358,12 +345,18 @@ def select_top(pre, bits, bias, k, first, last, values, units):
     hot = np.empty(columns + 1, np.uint32)  # unsigned, to avoid checks for negative indices
     found = np.empty(count + columns + 1, bits.dtype)
     place = np.empty(count + columns + 1, np.uint32)
+    floor = least = bits.dtype.type(1)
     for b in range(first, last):
         add_bias(pre[b], bits[b], bias)
-        column_maxima(bits[b], top)
-        floor = kth_largest(top, columns, k, k // 8)
-        n = at_least(bits[b], top, floor, hot, found, place)
-        write_top(pre[b], found, place, n, k, values[b], units[b])
+        if columns < count:
+            column_maxima(bits[b], top)
+            floor = kth_largest(top, columns, k, k // 8, 1, floor)
+            n = at_least(bits[b], top, floor, hot, found, place)
+        else:
+            floor = kth_largest(bits[b], count, k, k // 8, 1, floor)
+            n = reaching(bits[b], floor, found, place)
+        least = kth_largest(found, n, k, 0, floor, least)
+        write_top(found, place, n, least, values[b], units[b])
 
 
 @compiled()
@@ -397,6 +390,17 @@ def at_least(row, top, floor, hot, found, place):
     return n
 
 
+@compiled()
+def reaching(row, floor, found, place):
+    """Do the same as `at_least` without looking at columns first."""
+    n = np.uint32(0)
+    for i in range(np.uint32(len(row))):
+        found[n] = row[i]
+        place[n] = i
+        n += np.uint32(row[i] >= floor)
+    return n
+
+
 @compiled(fastmath=SUMS)
 def add_bias(row, bits, bias):
     """Add `bias` to `row` in place, and clear the sign of NaN so that it sorts above everything."""
@@ -412,39 +416,49 @@ def add_bias(row, bits, bias):
 
 
 @compiled()
-def kth_largest(bits, n, k, slack):
-    """Return a number >= 1 that k to k + slack of the n numbers reach, or more in case of ties.
+def kth_largest(bits, n, k, slack, low, guess):
+    """Return a number >= `low` that k to k + slack of the n numbers reach, or more in case of ties.
 
-    If fewer than k are positive, return 1.
+    If fewer than k reach `low`, return `low`, which is at least 1. The search begins at `guess` and moves
+    away from it in growing steps, until the number is between two known ones, which it bisects.
     """
-    low, high = 1, 1 + max(0, bits[:n].max()) if n else 1
-    reached = n
+    high = 1 + max(low, bits[:n].max()) if n else low
+    reached, step, middle = n, 2**16, guess
     while high - low > 1 and reached > k + slack:
-        middle = low + (high - low) // 2
-        at = bits.dtype.type(middle)
-        reaching = 0
-        for i in range(n):
-            reaching += bits[i] >= at
+        if not low < middle < high:
+            middle = low + (high - low) // 2
+        reaching = count_reaching(bits, n, middle)
         if reaching >= k:
             low, reached = middle, reaching
+            middle += step
         else:
             high = middle
+            middle -= step
+        step *= 4
     return bits.dtype.type(low)
 
 
 @compiled()
-def write_top(row, found, place, n, k, values, units):
-    """Write the k largest of the n found entries, in their order, padded if there are fewer."""
-    least = kth_largest(found, n, k, 0)
-    above = 0
+def count_reaching(bits, n, least):
+    """Return how many of the n numbers reach `least`."""
+    least, total = bits.dtype.type(least), np.int32(0)
     for i in range(n):
-        above += found[i] > least
-    ties, t = k - above, 0
-    for i in range(n):
-        if found[i] > least or (found[i] == least and ties > 0):
-            ties -= found[i] == least
-            values[t] = row[place[i]]
-            units[t] = place[i]
-            t += 1
-    values[t:] = 0
-    units[t:] = 0
+        total = np.int32(total + (bits[i] >= least))  # four bytes, as wide as the numbers
+    return total
+
+
+@compiled()
+def write_top(found, place, n, least, values, units):
+    """Write the largest of the n found entries, down to `least`, in their order; pad what is missing."""
+    k = len(values)
+    above = count_reaching(found, n, least + 1)
+    ties, t = k - above, np.uint32(0)
+    for i in range(np.uint32(n)):
+        here = found[i]
+        kept = (here > least) | ((here == least) & (ties > 0))
+        ties -= here == least
+        found[t], place[t] = here, place[i]
+        t += np.uint32(kept)
+    for i in range(k):
+        values[i] = found[i] if i < t else 0
+        units[i] = place[i] if i < t else 0

@@ -220,13 +220,14 @@ class Member:
     @torch.no_grad()
     def _count(self, code: Code, step: int) -> None:
         """Update the counters, which nothing else does."""
-        fires = code.values > 0
-        fired = torch.where(fires, step, 0).flatten()  # the maximum is the latest
-        self.last_fired.scatter_reduce_(0, code.units.flatten(), fired, "amax")
+        largest = code.values.new_zeros(len(self.last_fired))
+        largest.scatter_reduce_(0, code.units.flatten(), code.values.flatten(), "amax")
+        self.last_fired.masked_fill_(largest > 0, step)
         self.mesh.rows.max_(self.last_fired)
         sparsifier = self.recipe.sae.sparsifier
         if isinstance(sparsifier, BatchTopK):
-            lowest = self.mesh.everyone.min_(torch.where(fires, code.values, torch.inf).min())
+            firing = torch.where(code.values > 0, code.values, torch.inf)
+            lowest = self.mesh.everyone.min_(firing.min())
             target = torch.where(lowest.isinf(), self.sae.threshold, lowest)  # none fires: it stays
             self.sae.threshold.lerp_(target, 1 - sparsifier.threshold_momentum)
 

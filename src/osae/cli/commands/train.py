@@ -408,9 +408,10 @@ def _live(options: TrainOptions, known: "Setting | None") -> "tuple[Live, int, i
         tokens = options.tokens or (known.tokens if known else 0)
         spec = build_harvest(options.model, tokens, options)
         width = _measure_width(spec, options.device)
-    from osae.data.harvest import BATCH_TOKENS
+    from osae.data.harvest import BATCH_TOKENS, pin
     from osae.data.source import Live, digest_text
 
+    spec = pin(spec)  # a resumed run must not get a newer model or text
     live = Live(spec, options.batch_tokens or BATCH_TOKENS, digest_text(spec.text))
     return live, width, spec.tokens
 
