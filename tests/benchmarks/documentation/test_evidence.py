@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import subprocess
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_kept_means_and_intervals_follow_from_the_values_of_every_seed(folder):
 @every_folder
 def test_kept_results_hold_recipes_commit_cost_and_the_values_of_every_seed(folder):
     assert not list_missing(results.read(folder / "results.json"))
+
+
+@every_folder
+def test_kept_results_name_commits_of_this_repository(folder):
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    git = ["git", "-C", str(ROOT)]
+    shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        pytest.skip("needs the repository's whole history")
+    for commit in {data["commit"], *(data.get("training_commits") or ())}:
+        assert subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"]).returncode == 0, commit
 
 
 def test_intervals_of_curves_are_computed_again_from_their_values():
