@@ -89,9 +89,9 @@ def test_storage_that_fails_names_the_file_and_work_resumes(campaign, count, tmp
     assert tally.lost == []
 
 
-@pytest.mark.slow
-def test_a_full_disk_names_the_file_and_the_run_is_resumed(tmp_path):
-    tally = storage.fill_disk(5, tmp_path / "disk", seed=1)
+@pytest.mark.parametrize("count", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_full_disk_names_the_file_and_the_run_is_resumed(count, tmp_path):
+    tally = storage.fill_disk(count, tmp_path / "disk", seed=1)
     if tally.tried == 0:
         pytest.skip("no disk can be mounted here")
     assert tally.lost == []
