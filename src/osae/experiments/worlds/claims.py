@@ -299,7 +299,7 @@ BUDGETS = tuple(
 SCHEDULES = (
     Compared(
         "Unit sweeping improves stability and ordered recovery (as the paper describes it: weights that fall "
-        "exponentially, a short burn-in, a constant rate).",
+        "exponentially, a short burn-in, a constant rate; with k warmed up over the first half of training).",
         Kind.AHEAD,
         OSAE_SWEPT,
         (SWEPT_NO_SWEEPING,),
@@ -313,16 +313,16 @@ SCHEDULES = (
         ("stability_truth", "orderedness_truth"),
     ),
     Compared(
-        "Unit sweeping improves stability and ordered recovery (as the paper describes it, with a k that "
-        "reaches its target within the burn-in).",
+        "Unit sweeping improves stability and ordered recovery (as the paper describes it, with k at its "
+        "target before the first unit is frozen).",
         Kind.AHEAD,
         SOON_SPARSE[OSAE_SWEPT],
         (SOON_SPARSE[SWEPT_NO_SWEEPING],),
         ("stability_truth", "orderedness_truth"),
     ),
     Compared(
-        "The same with prefixes that start behind the frozen units, and a k that reaches its target within "
-        "the burn-in.",
+        "The same with prefixes that start behind the frozen units, and k at its target before the first unit "
+        "is frozen.",
         Kind.AHEAD,
         SOON_SPARSE[OSAE_SWEPT_RESTARTING],
         (SOON_SPARSE[SWEPT_NO_SWEEPING],),
