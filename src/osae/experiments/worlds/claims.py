@@ -321,8 +321,8 @@ SCHEDULES = (
         ("stability_truth", "orderedness_truth"),
     ),
     Compared(
-        "The same with prefixes that start behind the frozen units, and k at its target before the first unit "
-        "is frozen.",
+        "The same with prefixes that start behind the frozen units, and k at its target before the first "
+        "unit is frozen.",
         Kind.AHEAD,
         SOON_SPARSE[OSAE_SWEPT_RESTARTING],
         (SOON_SPARSE[SWEPT_NO_SWEEPING],),
