@@ -213,7 +213,8 @@ def name_start(trial: Mapping[str, Any]) -> str:
 def name_differences(trial: Mapping[str, Any], *, seeds: bool = True) -> str:
     """Return how the trial differs from two runs of the usual schedule and, unless turned off, seeds."""
     made, found = trial["recipe"], []
-    if way := from_json(trial.get("way")):
+    way, sweep = from_json(trial.get("way")), made.get("sweep")
+    if way:
         found.append(f"{'shared: ' if isinstance(way, Shared | Fork) else ''}{describe(way)}")
     if made.get("dictionary", {}).get("kind", "FreeAtoms") != "FreeAtoms":
         found.append(made["dictionary"]["kind"].lower())
@@ -223,9 +224,9 @@ def name_differences(trial: Mapping[str, Any], *, seeds: bool = True) -> str:
         found.append(f"power {made['lr']['power']:g}")
     if made["k_warmup"] and made["k_warmup"]["share"] != WARMUP:
         found.append(f"k over {made['k_warmup']['share']:g}" if made["k_warmup"]["share"] else "k constant")
-    if sweep := made.get("sweep"):
+    if sweep:
         found.append("atoms held" + (f" for {sweep['release']:g}" if sweep["release"] < 1 else ""))
-    if made["prefix"]["kind"] != "Full" and not made["resort"] and not made.get("sweep"):
+    if isinstance(way, Consensus) and made["prefix"]["kind"] != "Full" and not made["resort"] and not sweep:
         found.append("sorted at the start only")
     if seeds and trial.get("seed"):
         found.append(f"seeds {trial['seed']}, {trial['seed'] + 1}")
