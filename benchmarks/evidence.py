@@ -226,7 +226,7 @@ FIGURES = {  # of experiments, and the images that the documentation shows of th
         "start-tokens-orderedness-wikipedia-noise": "small-start-orderedness",
     },
 }
-DRAWN_ELSEWHERE = {"growth", "quality", "consensus-limits", "agreement-cost"}  # by benchmarks themselves
+DRAWN_ELSEWHERE = {"growth", "quality", "consensus-limits", "agreement-cost", "goals"}  # by benchmarks
 
 
 def keep(source: Path, folder: Path) -> None:

@@ -18,11 +18,13 @@ from osae.data.harvest import Harvest
 from osae.data.lm import LanguageModel
 from osae.data.source import Live, LiveRows
 from osae.data.text import TextFiles
+from osae.data.worlds import SparseWorld
 from osae.experiments.jobs import Job, forecast_jobs
 from osae.forecast import Forecast
 from osae.model import SAEConfig
 from osae.recipes import Task, recipe, world_recipe
 from osae.sparsify import TopK
+from osae.training import sizes
 from osae.training.sizes import measure_training
 from tests.data.tiny import documents, saved_model, saved_text
 from tests.faults.damage import WORLD
@@ -259,6 +261,19 @@ def test_disk_space_includes_the_checkpoint_that_is_being_written():
     with tempfile.TemporaryDirectory() as scratch:
         row = disk.measure(next(disk.list_cases(Path(scratch))))
     assert float(row.removesuffix(" |").split(" | ")[-1]) == pytest.approx(1, abs=0.1)
+
+
+def test_a_penalty_on_pairs_of_atoms_needs_memory_and_time(monkeypatch):
+    monkeypatch.setattr(sizes, "time_product", lambda rows, *_: rows * 1e-6)
+    task = Task(width=64, units=4096, k=8, samples=51_200, batch=512)
+    world = SparseWorld(width=64, units=64, active=2, samples=2000)
+    plain, separated = (
+        measure_training([recipe(name, task)], [0], world) for name in ("topk", "topk-separated")
+    )
+    more = separated.forecast().memory - plain.forecast().memory
+    assert 0.5 * 4 * 4096**2 < more < 2 * 4 * 4096**2
+    seconds = [sizes.forecast_seconds(size, 100) for size in (plain, separated)]
+    assert seconds[1] - seconds[0] == pytest.approx(100 * 4096 * 1e-6)
 
 
 def test_workers_need_memory_each():

@@ -135,7 +135,7 @@ def batches() -> Iterator[Planned]:
 
 CONSTANT: dict[str, Any] = {"k_warmup": None, "lr.decay": 0.2, "resort": Resort(8, samples=8000)}
 ALIGNED_SOON = CONSTANT | {"dictionary": Aligned(), "revival.dead_after": 10_000}
-BETWEEN: dict[str, dict[str, Any]] = {  # what lies between the recipe for worlds and that for text
+BETWEEN: dict[str, dict[str, Any]] = {  # compromises between the recipe for worlds and that for text
     "full 0.9": {"prefix.full": 0.9},
     "full 0.8; decay 0.2; k constant": CONSTANT | {"prefix.full": 0.8},
     "full 0.9; decay 0.2; k constant": CONSTANT | {"prefix.full": 0.9},
@@ -149,13 +149,10 @@ BETWEEN: dict[str, dict[str, Any]] = {  # what lies between the recipe for world
     "full 0.8; decay 0.2; k constant; BatchTopK": CONSTANT
     | {"prefix.full": 0.8, "sae.sparsifier": BatchTopK(4)},
 }
+BEST = ("full 0.9; decay 0.2; k constant; aligned, dead after 10,000", "full 0.9; decay 0.2")
 LONG: dict[str, tuple[str, dict[str, Any]]] = {  # the best of these, and TopK, on three times the samples
     "TopK": ("topk", {"start": FromNoise()}),
-    "full 0.9; decay 0.2; k constant; aligned, dead after 10,000": (
-        "osae-from-noise",
-        ALIGNED_SOON | {"prefix.full": 0.9},
-    ),
-    "full 0.9; decay 0.2": ("osae-from-noise", {"lr.decay": 0.2, "prefix.full": 0.9}),
+    **{name: ("osae-from-noise", BETWEEN[name]) for name in BEST},
     "full 0.9; decay 0.2; k over 0.1": (
         "osae-from-noise",
         {"lr.decay": 0.2, "prefix.full": 0.9, "k_warmup.share": 0.1},
@@ -165,7 +162,7 @@ LONG_SAMPLES = 300_000
 
 
 def one_recipe() -> Iterator[Planned]:
-    """Yield what lies between the recipe for worlds and that for text."""
+    """Yield compromises between the recipe for worlds and that for text."""
     for changes in BETWEEN.values():
         for world in (NAMED_TREE, NAMED_FLAT):
             yield world, "osae-from-noise", changes, 10, 512

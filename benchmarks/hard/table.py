@@ -71,15 +71,14 @@ def _tabulate_batches(trials: Sequence[Record]) -> list[str]:
     for method, batch in dict.fromkeys((method, batch) for _, method, _, _, batch in batches()):
         cells = []
         for world in (NAMED_FLAT, NAMED_TREE):
-            about = (method, batch, 10, NOISE, to_json(world))
-            found = next(t["measures"] for t in trials if tuple(t[key] for key in ABOUT) == about)
+            found = _measures(trials, (method, batch, 10, NOISE, to_json(world)))
             cells.append(" / ".join(f"{found[name]:.3f}" for name in AGREEMENT))
         lines.append([f"`{method}`", f"{batch:,}", *cells])
     return ["## Batches", "", *map(format_row, lines)]
 
 
 def _tabulate_one(trials: Sequence[Record]) -> list[str]:
-    """Return what lies between the recipes: truth and agreement, explained variance and dead units."""
+    """Return compromises between recipes: truth and agreement, explained variance and dead units."""
     head = ["samples", "recipe", "flat", "EV", "dead", "tree", "EV", "dead"]
     lines = [head, ["---"] * len(head)]
     between = {label: (METHOD, changes) for label, changes in BETWEEN.items()}
@@ -87,12 +86,16 @@ def _tabulate_one(trials: Sequence[Record]) -> list[str]:
         for label, (method, changes) in ideas.items():
             cells = [f"{samples:,}", label]
             for world in (NAMED_FLAT, NAMED_TREE):
-                about = (method, 512, 10, to_json(changes), to_json(replace(world, samples=samples)))
-                found = next(t["measures"] for t in trials if tuple(t[key] for key in ABOUT) == about)
+                where = to_json(replace(world, samples=samples))
+                found = _measures(trials, (method, 512, 10, to_json(changes), where))
                 cells.append(" / ".join(f"{found[name]:.3f}" for name in AGREEMENT))
                 cells += [f"{found['explained_variance']:.3f}", f"{found['dead']:.3f}"]
             lines.append(cells)
     return ["## One recipe", "", *map(format_row, lines)]
+
+
+def _measures(trials: Sequence[Record], about: tuple[Any, ...]) -> Mapping[str, float]:
+    return next(trial["measures"] for trial in trials if tuple(trial[key] for key in ABOUT) == about)
 
 
 def _find(trials: Sequence[Record], method: str, changes: Mapping[str, Any], roots: int) -> str:

@@ -16,7 +16,7 @@ ABSENT = "-"
 FEWEST = 3  # pairs from which a mean has an interval
 BEHIND = "ev_behind"  # explained variance less that of TopK
 COLUMNS = 4  # of the figure
-OURS, RIVAL = "the chosen trial", "TopK at about the same cost"
+OURS, RIVAL = "the chosen trial", "TopK"
 COLOURS = {OURS: "#0072B2", RIVAL: "#D55E00"}
 MARKS = ("o", "s", "^")  # by text
 
@@ -32,7 +32,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Target:
-    """The goals for a size, the trial that should reach them, and TopK at about the same cost."""
+    """The goals for a size, the trial that should reach them, and TopK on the tokens of the budget."""
 
     name: str
     ours: Mapping[str, Any]
@@ -87,13 +87,14 @@ def read(goal: Goal, pairs: Sequence[Record], rivals: Sequence[Record]) -> list[
 
 def tabulate_goals(trials: Sequence[Record]) -> list[list[str]]:
     """Return each goal with the means over pairs that the chosen trial and TopK reach, for each text."""
-    head = ["dictionary", "text", "goal", "wanted", OURS, RIVAL]
+    head = ["dictionary", "text", "goal", "wanted", OURS, RIVAL, "tokens of TopK"]
     rows = []
     for target in TARGETS:
+        tokens = f"{target.rival['tokens']:,}"
         for text, ours, rivals in collect(target, trials):
             for goal in target.goals:
                 found = (_show(read(goal, group, rivals)) for group in (ours, rivals))
-                rows.append([target.name, text, goal.name, f"{goal.wanted:.3f}", *found])
+                rows.append([target.name, text, goal.name, f"{goal.wanted:.3f}", *found, tokens])
     return [head, ["---"] * len(head), *rows]
 
 
@@ -118,7 +119,7 @@ def plot_goals(trials: Sequence[Record], path: Path) -> None:
     ]
     lines = -(-len(panels) // COLUMNS)
     figure = Figure(figsize=(2.4 * COLUMNS, 2.5 * lines + 0.5), layout="constrained")
-    axes = figure.subplots(lines, COLUMNS, squeeze=False).flat
+    axes = list(figure.subplots(lines, COLUMNS, squeeze=False).flat)
     texts = list(dict.fromkeys(text for target in TARGETS for text, *_ in collect(target, trials)))
     for (target, goal), each in zip(panels, axes, strict=False):
         for text, ours, rivals in collect(target, trials):
@@ -132,7 +133,7 @@ def plot_goals(trials: Sequence[Record], path: Path) -> None:
         each.set_xticks([0, 1], ["chosen", "TopK"], fontsize=8)
         each.tick_params(axis="y", labelsize=7)
         each.spines[["top", "right"]].set_visible(False)
-    for each in list(axes)[len(panels) :]:
+    for each in axes[len(panels) :]:
         each.set_visible(False)
     shown = [
         Line2D([], [], marker=MARKS[i % len(MARKS)], linestyle="", color="#666666", label=text)

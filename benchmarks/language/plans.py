@@ -309,7 +309,7 @@ def large() -> Iterator[Planned]:
     yield plan("topk", 8_000_000, 256, AT_ONCE, units=2048)
 
 
-BASELINES = (  # compared with the ordered recipes, each with the same trials
+BASELINES = (  # methods that get the same trials
     "topk",
     "osae-from-noise",
     "matryoshka-random",

@@ -191,7 +191,8 @@ def tabulate_growth(grown: Sequence[Record]) -> list[list[str]]:
 
 
 def _full(trial: Mapping[str, Any]) -> str:
-    return f"{trial['recipe']['prefix'].get('full', 1):g}"
+    prefix = trial["recipe"]["prefix"]
+    return "1" if prefix["kind"] == "Full" else f"{prefix['full']:g}" if "full" in prefix else ABSENT
 
 
 def name_table(trial: Mapping[str, Any]) -> str:

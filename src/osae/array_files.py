@@ -101,6 +101,9 @@ def _read(held: ArrayFile, name: str, size: int) -> np.ndarray:
     return data.view(held.find_type(_TYPES, name))
 
 
+LONGEST_REASON = 200  # characters of what numpy says, which may quote the whole header
+
+
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return an array's shape, whether its numbers are in Fortran's order, and their type.
 
@@ -114,8 +117,8 @@ def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
         with warnings.catch_warnings(action="ignore"):  # of headers that Python 2 has written
             shape, by_column, dtype = read(file)
     except (ValueError, EOFError) as error:
-        raise ValueError(str(error).splitlines()[0]) from error
-    except (SyntaxError, TokenError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(str(error).splitlines()[0][:LONGEST_REASON]) from error
+    except (SyntaxError, TokenError, LookupError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError("its header is damaged: copy or create it again.") from error
     if any(type(size) is not int or size < 0 for size in shape):  # exact type, so that True is not a number
         raise ValueError(f"it declares shape {shape}: it is damaged.")

@@ -120,8 +120,9 @@ class Separated(FreeAtoms):
 
         weight * d * mean over i of (max over j != i of <d_i, d_j>)^2
 
-    The factor d, the squared norm of rescaled rows, makes the weight independent of the width. Larger
-    dictionaries than 8,192 atoms are compared in parts, each spread evenly over the dictionary.
+    The factor d, the squared norm of rescaled rows, makes the weight independent of the width. Dictionaries
+    of more than 8,192 atoms are compared in parts, each spread evenly over the dictionary. The cosines of all
+    pairs take more time than the rest of a step if there are many more atoms than samples in a batch.
     """
 
     weight: float = 0.25

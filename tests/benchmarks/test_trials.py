@@ -9,7 +9,7 @@ from benchmarks import ROOT
 from benchmarks.hard import plans as hard_plans
 from benchmarks.hard import table as hard_table
 from benchmarks.hard import trials as hard
-from benchmarks.language import ceiling, growth, limits, plans, sharing, table, trials, ways
+from benchmarks.language import ceiling, goals, growth, limits, plans, sharing, table, trials, ways
 from benchmarks.language.measures import measure_pair
 from benchmarks.trials import read_trials, run_missing
 from osae.config import alter, to_json
@@ -292,6 +292,49 @@ def test_the_kept_table_of_worlds_is_that_of_the_kept_trials():
 def test_the_figure_of_limits_shows_every_consensus(tmp_path):
     limits.plot_limits(read_trials(ROOT / "evidence/language/sharing.jsonl"), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def _reached(planned, seed, ev=0.7, **measures):
+    found = {goal.key: 0.5 for target in goals.TARGETS for goal in target.goals}
+    return {**to_json(planned), "seed": seed, "measures": {**found, "ev": ev, **measures}}
+
+
+def test_goals_are_compared_with_every_pair_and_with_topk(tmp_path):
+    large = goals.TARGETS[-1]
+    tried = [_reached(large.ours, seed, stability=0.6 + 0.1 * seed) for seed in (0, 1)]
+    tried += [_reached(large.ours, 2, stability=0.8)]
+    tried += [_reached(large.rival, 0, ev=0.75), {**_reached(large.rival, 0), "tokens": 5}]
+    rows = {row[2]: row[3:] for row in goals.tabulate_goals(tried)[2:]}
+    assert len(rows) == len(large.goals)
+    assert rows["stability"][0] == "0.750"
+    assert rows["stability"][1].startswith("0.700 [")  # three pairs have an interval, one has none
+    assert rows["stability"][1].endswith("(3 pairs)")
+    assert rows["stability"][2:] == ["0.500 (1 pair)", "8,000,000"]
+    assert rows["explained variance, less TopK's"][1].startswith("-0.050 [")
+    assert rows["explained variance, less TopK's"][2] == "0.000 (1 pair)"
+    goals.plot_goals(tried, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_goals_without_topk_have_no_difference():
+    ours = _reached(goals.TARGETS[0].ours, 0)
+    assert goals.tabulate_goals([ours])[-1][-3:-1] == ["-", "-"]
+
+
+def test_a_baseline_is_shown_at_its_best_rate_by_error_and_by_stability():
+    low, high = (to_json(plans.tuned("topk", rate)) for rate in plans.BASELINE_RATES)
+    kept = read_trials(ROOT / "evidence" / "language" / "trials.jsonl")
+    like = next(one for one in kept if one["method"] == "topk" and one["changes"] == low["changes"])
+    tried = [
+        {**like, **made, "recipe": like["recipe"] | {"lr": like["recipe"]["lr"] | {"peak": rate}}}
+        | {"measures": like["measures"] | found}
+        for made, rate, found in (
+            (low, 0.004, {"ev": 0.8, "stability": 0.5}),
+            (high, 0.008, {"ev": 0.7, "stability": 0.6}),
+        )
+    ]
+    rows = table.tabulate_baselines(tried)[2:]
+    assert [row[1:4] for row in rows] == [["2", "EV", "0.004"], ["2", "stability", "0.008"]]
 
 
 def test_the_figure_shows_every_trial(tmp_path):

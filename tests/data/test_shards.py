@@ -215,6 +215,7 @@ HEADER = "{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n"
         (HEADER.format(f"({2**62}, 4)"), f"declares shape ({2**62}, 4), which takes {2**66} bytes, but"),
         (HEADER.format("(3{ 4)"), "its header is damaged"),  # numpy raises TokenError
         (HEADER.format("(3, 4)").replace("<f4", "<,4"), "its header is damaged"),  # SyntaxError
+        (HEADER.format("(3, 4)").replace("'<f4'", "()"), "its header is damaged"),  # IndexError
     ],
 )
 def test_a_matrix_with_a_damaged_header_is_refused_with_what_is_wrong(header, message, tmp_path):

@@ -30,7 +30,7 @@ from osae.array_files import read_arrays, read_metadata
 from osae.config import to_json, variant
 from osae.data.contexts import group_contexts, pad_contexts
 from osae.data.lm import LanguageModel
-from osae.data.places import find_commit, split_gguf
+from osae.data.places import find_revision, split_gguf
 from osae.data.shards import DTYPES, TENSOR, Shard, Shards, check_dtype, shard_file, write_manifest
 from osae.data.text import HubText, Text, check_readable, describe_part
 from osae.defaults import CONTEXT, SKIP, DType
@@ -382,8 +382,8 @@ def pin(spec: Harvest) -> Harvest:
     text = spec.text
     if isinstance(text, HubText):
         name = text.dataset.partition(":")[0]
-        text = replace(text, revision=find_commit(name, text.revision, "dataset"))
-    commit = find_commit(split_gguf(spec.model)[0], spec.revision, "model")
+        text = replace(text, revision=find_revision(name, text.revision, "dataset"))
+    commit = find_revision(split_gguf(spec.model)[0], spec.revision, "model")
     return replace(spec, text=text, revision=commit)
 
 

@@ -46,7 +46,7 @@ def check_layer(layer: int, blocks: int) -> None:
         raise ValueError(f"layer={layer}: the model has {blocks} blocks; choose a layer from 0 to {blocks}.")
 
 
-def find_commit(where: str, revision: str | None, kind: str) -> str | None:
+def find_revision(where: str, revision: str | None, kind: str) -> str | None:
     """Return the commit of a model or dataset on the hub, so that it can be opened again as it is now.
 
     Return `revision` for a local folder, and if the hub cannot be asked.

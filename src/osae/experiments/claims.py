@@ -65,8 +65,7 @@ class Somewhere:
 
     def find_best(self) -> Statement:
         """Return the case with the strongest support."""
-        known = [(case, part[1]) for case in self.cases if (part := case.find_weakest())]
-        return max(known, key=lambda item: _strength(item[1]), default=(self.cases[0], None))[0]
+        return max(self.cases, key=_compare)
 
     def find_weakest(self) -> tuple[str, Estimate] | None:
         """Return the weakest part of the best case, with its name; None if no part is known."""
@@ -76,6 +75,12 @@ class Somewhere:
 
 
 AnyStatement = Statement | Somewhere
+
+
+def _compare(case: Statement) -> float:
+    """Return how much better the data support a statement than its opposite."""
+    above, below = case.weigh()
+    return below - above
 
 
 def _strength(part: Estimate) -> float:

@@ -87,7 +87,7 @@ LOOKS = {
     "batchtopk": Look("#882255", "P", "-."),
     "matryoshka-fixed": Look("#E69F00", "s"),
     "matryoshka-random": Look("#D55E00", "D", "--"),
-    "matryoshka-piecewise": Look("#CC79A7", "d", ":"),
+    "matryoshka-piecewise": Look("#882255", "d", ":"),
     "nested-dropout": Look("#CC79A7", "<", "-."),
     "osae-paper": Look("#009E73", "h", "--"),
     "osae": Look("#000000", "o", "-", 2.2),

@@ -57,6 +57,7 @@ def forecast_seconds(size: Training, steps: int) -> float:
     rows = max(1, min(size.batch, PROBE // (size.units * size.width)))
     product = time_product(rows, size.units, size.width, torch.get_num_threads()) / rows * size.batch
     products = DENSE_PRODUCTS if size.dense else PRODUCTS
+    products += size.compared / size.batch  # cosines of all pairs of atoms
     return (STEP_SECONDS + products * product) * size.members * (steps + size.short_steps)
 
 
