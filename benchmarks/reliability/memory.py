@@ -135,11 +135,13 @@ def _sum_workers(process: int) -> int:
 
     That code is the same memory in all processes, including their parent.
     """
-    total = 0
+    total, own = 0, Path(f"/proc/{process}/cmdline").read_bytes()
     for tasks in Path(f"/proc/{process}/task").glob("*/children"):
         for child in tasks.read_text().split():
             with suppress(OSError):  # it has ended
-                total += _read_bytes(Path(f"/proc/{child}/status"), "RssAnon")
+                # until it runs a program of its own, a child uses the memory of its parent
+                if Path(f"/proc/{child}/cmdline").read_bytes() != own:
+                    total += _read_bytes(Path(f"/proc/{child}/status"), "RssAnon")
     return total
 
 
