@@ -163,7 +163,7 @@ class Training:
         """Return the bytes needed by a step: batches, codes with their indices, and pre-activations."""
         batch = 8 * SINGLE * self.batch * self.width
         if self.dense:  # as soon as a quarter of the units is inactive, entries are stored with their indices
-            return batch + 10 * SINGLE * self.batch * self.units
+            return batch + 6 * SINGLE * self.batch * self.units
         product = _measure_product(self.batch, self.units)
         return batch + product + 12 * SINGLE * self.batch * self.entries
 
